@@ -1,0 +1,245 @@
+"""The artifact's schema, and reading it: the one contract between the compiler and the runtime.
+
+The compiler fills a `Manifest` and writes it with `artifact_writer.write_artifact`; the runtime
+reads it with `read_manifest`, checks digests, and picks the target that this machine can run.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inferc.errors import ArtifactError
+from inferc.runtime.host import host_machine, missing_features
+from inferc.runtime.schema import decode, encode, key_names
+
+SCHEMA_VERSION = 1
+ABI_VERSION = 1
+WEIGHT_ALIGNMENT_BYTES = 64
+MANIFEST_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts about the source model."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    context_tokens: int
+    parameters: int
+    parameter_bytes: int
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """Special tokens. `eos` is the union of all sources; `add_bos`: prompts begin with `bos`."""
+
+    eos: tuple[int, ...]
+    bos: int | None
+    pad: int | None
+    add_bos: bool
+
+
+@dataclass(frozen=True)
+class TargetEntry:
+    """One compiled step library and the machine it needs. `sha256` is filled in on writing."""
+
+    name: str
+    kind: str
+    machine: str
+    isa: tuple[str, ...]
+    library: str
+    sha256: str = ""
+    abi_version: int = ABI_VERSION
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Shapes the step was planned for: most rows and sequences of one step, longest sequence."""
+
+    step_tokens: int
+    sequences: int
+    context_tokens: int
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One paged cache (usually a layer's). `window_tokens` is None for full attention."""
+
+    name: str
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    window_tokens: int | None
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """Paging of all caches; one page id addresses the same page of every cache."""
+
+    page_tokens: int
+    dtype: str
+    bytes_per_token: int
+    page_bytes: int
+    caches: tuple[CacheEntry, ...]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes the executor provides besides KV pages."""
+
+    arena_bytes: int
+    weights_bytes: int
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """One packed weight. `offset_bytes` is absolute in the file, a multiple of 64."""
+
+    name: str
+    layout: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset_bytes: int
+    nbytes: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """The weights file; tensors stand in the order of the step's `weights` argument."""
+
+    file: str
+    tensors: tuple[PackedTensor, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`manifest.json`. Keys named in `required` must be known to the reader; others may be new."""
+
+    tool_version: str
+    model: ModelFacts
+    tokens: TokenFacts
+    targets: tuple[TargetEntry, ...]
+    limits: Limits
+    kv: KvPlan
+    memory: MemoryPlan
+    weights: PackedWeights
+    schema_version: int = SCHEMA_VERSION
+    required: tuple[str, ...] = ()
+    kernels: Any = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Canonical text: sorted keys, so that equal manifests are equal bytes."""
+        return json.dumps(encode(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Path | str) -> Manifest:
+    """Read and validate `manifest.json`; refuses newer schemas and unknown required keys."""
+    path = Path(folder) / MANIFEST_NAME
+    data = _read_json_object(path)
+    _check_version(data, path)
+    manifest = decode(Manifest, data, MANIFEST_NAME)
+    unknown = sorted(set(manifest.required) - key_names(Manifest))
+    if unknown:
+        raise ArtifactError(
+            f"{path}: the artifact requires {', '.join(unknown)}, which this version of inferc does"
+            f" not know (it was written by {manifest.tool_version}). Upgrade inferc."
+        )
+    return manifest
+
+
+def check_digests(folder: Path | str, manifest: Manifest) -> None:
+    """Compare every file with the digest recorded for it."""
+    for relative, expected in sorted(manifest.files.items()):
+        path = artifact_path(folder, relative)
+        try:
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise ArtifactError(
+                f"{path}: the artifact lists this file, but it is missing."
+            ) from None
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
+        if found != expected:
+            raise ArtifactError(
+                f"{path}: the file is damaged: expected SHA-256 {expected[:12]}…, found"
+                f" {found[:12]}…. Compile the model again or copy the artifact anew."
+            )
+
+
+def artifact_path(folder: Path | str, relative: str) -> Path:
+    """Path of a file in the artifact; refuses names that lead out of it."""
+    parts = Path(relative)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ArtifactError(f"{MANIFEST_NAME}: '{relative}' leads out of the artifact's folder.")
+    return Path(folder) / parts
+
+
+def select_target(manifest: Manifest, kind: str = "cpu") -> TargetEntry:
+    """The first target of `kind` that this machine can run, or a refusal saying why none can."""
+    reasons = []
+    for target in manifest.targets:
+        reason = _refusal(target, kind)
+        if reason is None:
+            return target
+        reasons.append(f"{target.name} {reason}")
+    if not reasons:
+        raise ArtifactError(f"{MANIFEST_NAME}: the artifact holds no compiled target.")
+    raise ArtifactError(
+        f"The artifact cannot run on this machine: {'; '.join(reasons)}."
+        " Compile the model again here, or for a target this machine has."
+    )
+
+
+def _refusal(target: TargetEntry, kind: str) -> str | None:
+    if target.kind != kind:
+        return f"is not a {kind} target"
+    if target.machine != host_machine():
+        return f"was compiled for {target.machine}, and this machine is {host_machine()}"
+    missing = missing_features(target.isa)
+    if missing:
+        return f"needs the instruction sets {', '.join(missing)}, which this processor lacks"
+    if target.abi_version != ABI_VERSION:
+        return f"has step ABI {target.abi_version}, and this runtime speaks {ABI_VERSION}"
+    return None
+
+
+def _read_json_object(path: Path) -> dict[str, Any]:
+    folder = path.parent
+    if folder.is_file():
+        raise ArtifactError(f"{folder}: expected an artifact's folder, found a file.")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        what = "has no manifest.json" if folder.is_dir() else "does not exist"
+        raise ArtifactError(
+            f"{folder}: expected an artifact made by `inferc compile`, but the folder {what}."
+        ) from None
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise ArtifactError(f"{path}: the file is damaged, it is not JSON ({error}).") from error
+    if not isinstance(data, dict):
+        raise ArtifactError(f"{path}: expected a JSON object, found {type(data).__name__}.")
+    return data
+
+
+def _check_version(data: dict[str, Any], path: Path) -> None:
+    """Before anything else is decoded: a newer schema may have changed everything else."""
+    version = data.get("schema_version")
+    if not isinstance(version, int) or version < 1:
+        raise ArtifactError(f"{path}: expected schema_version 1 or above, found {version!r}.")
+    if version > SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path}: the artifact has schema version {version}, written by inferc"
+            f" {data.get('tool_version', '(unknown)')}; this version reads up to {SCHEMA_VERSION}."
+            " Upgrade inferc, or compile the model again with this version."
+        )

@@ -1,0 +1,1 @@
+"""Executors: run a plan on a target."""

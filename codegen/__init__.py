@@ -1,0 +1,1 @@
+"""From planned IR to a step library and packed weights."""

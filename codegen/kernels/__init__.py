@@ -1,0 +1,1 @@
+"""Kernel definitions, declaration only."""

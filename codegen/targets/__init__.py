@@ -1,0 +1,1 @@
+"""Targets: capabilities, type names, compile commands."""

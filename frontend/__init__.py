@@ -1,0 +1,1 @@
+"""Capture a model as a plain graph; weights stay on disk."""

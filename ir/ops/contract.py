@@ -1,0 +1,151 @@
+"""Contractions and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
+from inferc.ir.dims import Size, product
+from inferc.ir.ops._shapes import Dims, axes_of, axis_of, broadcast, same_dtype, tensor_of
+from inferc.ir.types import TensorType, Type
+
+
+def _infer_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    dims = Dims("core.linear")
+    x = dims.match("x", types[0], "..", "K")
+    dims.match("w", types[1], "N", "K")
+    if len(types) == 3:
+        dims.match("bias", types[2], "N")
+    if x.dtype not in ("f32", "f64"):
+        raise TypeMismatch(f"core.linear: x must be f32, found {x}")
+    return (TensorType((*x.shape[:-1], dims["N"]), x.dtype),)
+
+
+def _linear(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    y = x @ w.astype(x.dtype).T
+    return y if bias is None else y + bias.astype(x.dtype)
+
+
+def _linear_flops(types: Sequence[Type], attrs: Attrs) -> Size:
+    x, w = types[:2]
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    return x.elements * w.shape[0] * 2
+
+
+register(
+    Card(
+        "core.linear",
+        "x times the transpose of w, plus a bias. w may be of any stored type.",
+        ("x: [.., K]", "w: [N, K]", "bias?: [N]"),
+        _infer_linear,
+        _linear,
+        flops=_linear_flops,
+        samples=(
+            Sample((TensorType((2, 3, 8), "f32"), TensorType((5, 8), "f32"))),
+            Sample((TensorType((3, 8), "f32"), TensorType((5, 8), "f32"), TensorType((5,), "f32"))),
+            Sample((TensorType((3, 32), "f32"), TensorType((5, 32), "q4_1"))),
+        ),
+    )
+)
+
+
+def _infer_matmul(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    a, b = tensor_of("core.matmul", "a", types[0]), tensor_of("core.matmul", "b", types[1])
+    if a.rank < 2 or b.rank < 2:
+        raise TypeMismatch(f"core.matmul: needs two matrices, found {a} and {b}")
+    dims = Dims("core.matmul")
+    dims.bind("a", "K", a.shape[-1])
+    dims.bind("b", "K", b.shape[-2])
+    lead = broadcast("core.matmul", a.shape[:-2], b.shape[:-2])
+    return (TensorType((*lead, a.shape[-2], b.shape[-1]), same_dtype("core.matmul", (a, b))),)
+
+
+def _matmul_flops(types: Sequence[Type], attrs: Attrs) -> Size:
+    a, b = types
+    assert isinstance(a, TensorType) and isinstance(b, TensorType)
+    lead = broadcast("core.matmul", a.shape[:-2], b.shape[:-2])
+    return product(lead) * a.shape[-2] * a.shape[-1] * b.shape[-1] * 2
+
+
+register(
+    Card(
+        "core.matmul",
+        "Batched matrix product.",
+        ("a: [.., M, K]", "b: [.., K, N]"),
+        _infer_matmul,
+        np.matmul,
+        flops=_matmul_flops,
+        samples=(
+            Sample((TensorType((2, 3, 4), "f32"), TensorType((2, 4, 5), "f32"))),
+            Sample((TensorType((2, 1, 4, 1), "f32"), TensorType((1, 3), "f32"))),
+        ),
+    )
+)
+
+
+def _infer_reduce(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    x = tensor_of("reduction", "x", types[0])
+    axes = axes_of("reduction", attrs, x.rank)
+    keep = attrs["keepdim"]
+    shape: list[Size] = []
+    for i, size in enumerate(x.shape):
+        if i not in axes:
+            shape.append(size)
+        elif keep:
+            shape.append(1)
+    return (x.with_shape(tuple(shape)),)
+
+
+_REDUCE_ATTRS = (Attr("axes", (tuple,)), Attr("keepdim", (bool,), False, True))
+_REDUCE_SAMPLES = (
+    Sample((TensorType((3, 5), "f32"),), {"axes": (1,)}),
+    Sample((TensorType((2, 3, 5), "f32"),), {"axes": (0, -1), "keepdim": False}),
+)
+
+
+def _elements(types: Sequence[Type], attrs: Attrs) -> Size:
+    assert isinstance(types[0], TensorType)
+    return types[0].elements
+
+
+for _name, _function in {"sum": np.sum, "mean": np.mean, "amax": np.max}.items():
+    register(
+        Card(
+            f"core.{_name}",
+            f"Reduction over axes: {_name}.",
+            ("x: [..]",),
+            _infer_reduce,
+            lambda x, axes, keepdim=True, _f=_function: _f(x, axis=axes, keepdims=keepdim),
+            attrs=_REDUCE_ATTRS,
+            flops=_elements,
+            samples=_REDUCE_SAMPLES,
+        )
+    )
+
+
+def _infer_softmax(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    x = tensor_of("core.softmax", "x", types[0])
+    axis_of("core.softmax", attrs["axis"], x.rank)
+    return (x,)
+
+
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    """Softmax with the maximum subtracted."""
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+register(
+    Card(
+        "core.softmax",
+        "Softmax along an axis.",
+        ("x: [..]",),
+        _infer_softmax,
+        softmax,
+        attrs=(Attr("axis", (int,)),),
+        flops=lambda types, attrs: _elements(types, attrs) * 12,
+        samples=(Sample((TensorType((3, 5), "f32"),), {"axis": -1}),),
+    )
+)

@@ -1,0 +1,134 @@
+"""Ops of the serve stage: the KV cache as a value, attention over its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
+from inferc.ir.dims import Size
+from inferc.ir.ops._shapes import Dims
+from inferc.ir.ops.nn import attend, causal_mask
+from inferc.ir.types import CacheType, TensorType, Type
+
+CacheArrays = tuple[np.ndarray, np.ndarray]  # K, V pools as CacheType lays them out
+
+
+def _cache(op: str, type_: Type) -> CacheType:
+    if not isinstance(type_, CacheType):
+        raise TypeMismatch(f"{op}: expected a cache, found {type_}")
+    return type_
+
+
+def _infer_append(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    cache, dims = _cache("serve.kv_append", types[0]), Dims("serve.kv_append")
+    dims.bind("kv", "G", cache.kv_heads)
+    dims.bind("kv", "D", cache.k_dim)
+    dims.bind("kv", "E", cache.v_dim)
+    dims.match("k", types[1], "T", "G", "D")
+    dims.match("v", types[2], "T", "G", "E")
+    dims.match("slots", types[3], "T")
+    return (cache,)
+
+
+def _append(kv: CacheArrays, k: np.ndarray, v: np.ndarray, slots: np.ndarray) -> CacheArrays:
+    keys, values = kv[0].copy(), kv[1].copy()
+    page_tokens = keys.shape[-1]
+    for t, slot in enumerate(slots):
+        page, offset = divmod(int(slot), page_tokens)
+        keys[page, :, :, offset], values[page, :, offset] = k[t], v[t]
+    return keys, values
+
+
+def _append_bytes(types: Sequence[Type], attrs: Attrs) -> Size:
+    cache, k, v, slots = types
+    assert isinstance(cache, CacheType) and isinstance(k, TensorType)
+    assert isinstance(v, TensorType) and isinstance(slots, TensorType)
+    return k.nbytes + v.nbytes + slots.nbytes + k.shape[0] * cache.bytes_per_token
+
+
+_CACHE = CacheType(2, 8, 6, "f32", 4)
+_NEW = (TensorType((3, 2, 8), "f32"), TensorType((3, 2, 6), "f32"), TensorType((3,), "i32"))
+register(
+    Card(
+        "serve.kv_append",
+        "The cache with K and V of the new tokens written to their slots.",
+        ("kv: cache", "k: [T, G, D]", "v: [T, G, E]", "slots: [T]"),
+        _infer_append,
+        _append,
+        bytes_moved=_append_bytes,
+        stateful=True,
+        samples=(Sample((_CACHE, *_NEW)),),
+    )
+)
+
+
+def _infer_paged(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    op, dims = "serve.paged_attention", Dims("serve.paged_attention")
+    cache = _cache(op, types[1])
+    q = dims.match("q", types[0], "T", "H", "D")
+    dims.bind("kv", "D", cache.k_dim)
+    dims.match("positions", types[2], "T")
+    dims.match("sequence_starts", types[3], "R + 1")
+    dims.match("context_lengths", types[4], "R")
+    dims.match("block_tables", types[5], "R", "P")
+    dims.bind("context_lengths", "R + 1", dims["R"] + 1)
+    heads = dims["H"]
+    if not isinstance(heads, int) or heads % cache.kv_heads:
+        raise TypeMismatch(
+            f"{op}: {heads} query heads are no multiple of {cache.kv_heads} KV heads"
+        )
+    return (q.with_shape((*q.shape[:2], cache.v_dim)),)
+
+
+def _paged(
+    q: np.ndarray, kv: CacheArrays, positions: np.ndarray, starts: np.ndarray, contexts: np.ndarray,
+    tables: np.ndarray, *, scale: float, window: int | None, softcap: float | None,
+) -> np.ndarray:  # fmt: skip
+    out = np.zeros((*q.shape[:2], kv[1].shape[-1]), q.dtype)
+    page_tokens = kv[0].shape[-1]
+    for r, context in enumerate(contexts):
+        rows = slice(int(starts[r]), int(starts[r + 1]))
+        if rows.start == rows.stop:
+            continue
+        pages = tables[r, : -(-int(context) // page_tokens)]
+        k = np.concatenate([kv[0][p].transpose(2, 0, 1) for p in pages])[:context].astype(q.dtype)
+        v = np.concatenate([kv[1][p].transpose(1, 0, 2) for p in pages])[:context].astype(q.dtype)
+        seen = causal_mask(positions[rows], np.arange(context), window, None)
+        out[rows] = attend(q[rows], k, v, seen, scale, softcap)
+    return out
+
+
+register(
+    Card(
+        "serve.paged_attention",
+        "Causal attention of new tokens over the pages of their sequences.",
+        (
+            "q: [T, H, D]", "kv: cache", "positions: [T]", "sequence_starts: [R + 1]",
+            "context_lengths: [R]", "block_tables: [R, P]",
+        ),
+        _infer_paged,
+        _paged,
+        attrs=(Attr("scale", (float,)), Attr("window", (int,), False), Attr("softcap", (float,), False)),
+        # Context lengths are data: cost is filled in by inferc.ir.cost with the symbol C (mean context).
+        stateful=False,
+    )
+)  # fmt: skip
+
+register(
+    Card(
+        "fuse.group",
+        "Ops outlined by fusion; the body keeps what it computes. One group is one kernel.",
+        ("*x: any",),
+        lambda types, attrs: (_ for _ in ()).throw(
+            TypeMismatch("fuse.group: types come from the body")
+        ),
+        lambda *x: (_ for _ in ()).throw(RuntimeError("the interpreter runs the body")),
+        attrs=(
+            Attr("kind", (str,), False, ""),
+            Attr("kernel", (str,), False, ""),
+            Attr("offsets", (tuple,), False, ()),
+        ),
+    )
+)

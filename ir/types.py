@@ -1,0 +1,121 @@
+"""Types of values: tensors (plain or block-quantised), KV caches, recurrent states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+import ml_dtypes
+import numpy as np
+
+from inferc.ir.blocks import FORMATS
+from inferc.ir.dims import Size, product, substitute
+
+Type = Union["TensorType", "CacheType"]
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+INTEGERS = ("i64", "i32", "i8", "u8")
+_NUMPY: dict[str, np.dtype] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+}
+DTYPES = (*_NUMPY, *FORMATS)
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """The numpy dtype of a plain dtype name. Raises KeyError for block formats."""
+    return _NUMPY[dtype]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor. `dtype` may be a block format; its blocks then run along the last axis."""
+
+    shape: tuple[Size, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
+        if self.is_block and not self.shape:
+            raise ValueError(f"{self.dtype} needs at least one axis")
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the dtype is a block-quantised format."""
+        return self.dtype in FORMATS
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are real numbers (block formats included)."""
+        return self.dtype in FLOATS or self.is_block
+
+    @property
+    def elements(self) -> Size:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> Size:
+        """Bytes as stored."""
+        if self.is_block:
+            block = FORMATS[self.dtype]
+            return self.elements * block.block_bytes // block.block_elements
+        return self.elements * _NUMPY[self.dtype].itemsize
+
+    def with_shape(self, shape: tuple[Size, ...]) -> TensorType:
+        """Same dtype, other shape."""
+        return TensorType(shape, self.dtype)
+
+    def with_dtype(self, dtype: str) -> TensorType:
+        """Same shape, other dtype."""
+        return TensorType(self.shape, dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class CacheType:
+    """Keys and values of all past tokens of one attention op, in pages.
+
+    K of a page is `[kv_heads][k_dim][page_tokens]`, V is `[kv_heads][page_tokens][v_dim]`.
+    `page_tokens` is None until plan-kv has chosen it; `window` is None for full attention.
+    """
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    dtype: str
+    page_tokens: int | None = None
+    window: int | None = None
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token takes in this cache."""
+        return self.kv_heads * (self.k_dim + self.v_dim) * _NUMPY[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        extra = f", page={self.page_tokens}" if self.page_tokens is not None else ""
+        extra += f", window={self.window}" if self.window is not None else ""
+        return f"cache[{self.kv_heads}, {self.k_dim}, {self.v_dim}, {self.dtype}{extra}]"
+
+
+def substitute_type(type_: Type, replacements: Mapping[str, Size]) -> Type:
+    """Replace symbols in the shape of a tensor type."""
+    if isinstance(type_, CacheType):
+        return type_
+    return type_.with_shape(tuple(substitute(s, replacements) for s in type_.shape))

@@ -1,0 +1,1 @@
+"""Analyses: functions from a Func to a frozen result."""

@@ -1,0 +1,1 @@
+"""What `inferc inspect` shows."""

@@ -1,0 +1,54 @@
+"""The ops that the capture hooks put into the graph."""
+
+from __future__ import annotations
+
+from inferc.frontend.aten_table import Emitter, aten, rank, unsupported
+from inferc.ir.core import Value
+
+
+@aten("inferc.attention.default")
+def _attention(
+    e: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    sinks: Value | None,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+) -> Value:
+    """From torch's `[B, H, S, D]` to `[B, S, H, D]`; the model's own transposes cancel against it."""
+    if sinks is not None:
+        raise unsupported("attention with sinks is not supported yet.")
+    operands = [_heads_last(e, v) for v in (query, key, value)]
+    operands += [] if mask is None else [mask]
+    return e.op(
+        "nn.attention",
+        *operands,
+        scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+    )
+
+
+def _heads_last(e: Emitter, x: Value) -> Value:
+    assert rank(x) == 4
+    return e.transpose(x, (0, 2, 1, 3))
+
+
+@aten("inferc.mask.default")
+def _mask(
+    e: Emitter, _like: Value, _batch: object, _length: object, kind: str, window: int, chunk: int
+) -> Value:
+    """One sequence a row and contiguous positions: the mask is a function of positions alone."""
+    return e.op(
+        "nn.mask", e.positions, kind=kind, window=window or None, chunk=chunk or None
+    )
+
+
+@aten("aten.empty.memory_format")
+def _empty(e: Emitter, *_: object, **__: object) -> None:
+    """Uninitialised memory: nothing may read it, except the mask op, which ignores it."""

@@ -1,0 +1,177 @@
+"""Attention, masks and experts kept whole, by transformers' own extension points.
+
+Each interface function emits one custom op, so that the exported graph holds `inferc::attention` and
+`inferc::mask` nodes with every parameter the model passed. Nothing is patched per model. Runs in the
+capture process only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.library import custom_op
+from transformers.integrations.moe import ExpertsInterface
+from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_utils import AttentionInterface
+
+from inferc.errors import CompileError
+
+IMPLEMENTATION = "inferc"
+
+# Arguments of the attention interface that do not change what full-sequence attention computes.
+_NEUTRAL_ARGUMENTS = frozenset(
+    "cache_position cache past_key_values use_cache output_attentions output_hidden_states "
+    "return_dict position_ids position_embeddings num_items_in_batch layer_idx logits_to_keep".split()
+)
+
+
+@custom_op("inferc::attention", mutates_args=())
+def attention_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """Attention over `[B, H, S, D]` query and `[B, G, S, D]` key and value, before repetition."""
+    raise NotImplementedError("inferc::attention exists in exported graphs only")
+
+
+@attention_op.register_fake
+def _attention_shape(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    batch, heads, length, dim = query.shape
+    groups = key.shape[1]
+    if heads % groups or value.shape[1] != groups or key.shape[-1] != dim:
+        raise CompileError(
+            f"attention got {heads} query heads of {dim}, {groups} key heads of {key.shape[-1]} and "
+            f"{value.shape[1]} value heads; query heads must be a multiple of equal key and value "
+            "heads. Check num_attention_heads, num_key_value_heads and head_dim in config.json."
+        )
+    return query.new_empty((batch, length, heads, value.shape[-1]))
+
+
+@custom_op("inferc::mask", mutates_args=())
+def mask_op(like: Tensor, batch: int, length: int, kind: str, window: int, chunk: int) -> Tensor:
+    """Boolean mask `[B, 1, S, S]`; window and chunk are 0 when there is none."""
+    raise NotImplementedError("inferc::mask exists in exported graphs only")
+
+
+@mask_op.register_fake
+def _mask_shape(
+    like: Tensor, batch: int, length: int, kind: str, window: int, chunk: int
+) -> Tensor:
+    return like.new_empty((batch, 1, length, length), dtype=torch.bool)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    given = {k for k, v in others.items() if v is not None} - _NEUTRAL_ARGUMENTS
+    if given:
+        raise CompileError(
+            f"{type(module).__name__} passes {', '.join(sorted(given))} to its attention, "
+            "which the compiler has no operation for."
+        )
+    scale = float(scaling) if scaling is not None else float(query.shape[-1]) ** -0.5
+    masked = attention_mask is not None
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    out = attention_op(
+        query,
+        key,
+        value,
+        attention_mask,
+        s_aux if s_aux is not None else sinks,
+        scale,
+        # With a mask, transformers' reference attention looks at nothing but the mask.
+        bool(causal) and not masked,
+        None if masked else sliding_window,
+        float(softcap) if softcap else None,
+    )
+    return out, None
+
+
+def _mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[..., Any],
+    device: torch.device,
+    **_: Any,
+) -> Tensor:
+    """The mask interface. One sequence a row: padding and packed-sequence parts are left out."""
+    parts = dict(_decode(mask_function))
+    kind = "causal" if "causal" in parts else "bidirectional"
+    like = torch.empty((0,), device=device)
+    return mask_op(like, batch_size, q_length, kind, parts.get("window", 0), parts.get("chunk", 0))
+
+
+def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
+    """The parts of a transformers mask function, read from its closure."""
+    name = function.__qualname__
+    cells = dict(
+        zip(
+            function.__code__.co_freevars,
+            (c.cell_contents for c in function.__closure__ or ()),
+            strict=True,
+        )
+    )
+    if name == "causal_mask_function":
+        return [("causal", 1)]
+    if name == "bidirectional_mask_function":
+        return [("bidirectional", 1)]
+    if name.startswith("and_masks"):
+        return [part for inner in cells["mask_functions"] for part in _decode(inner)]
+    if name.startswith("sliding_window_overlay"):
+        return [("window", int(cells["sliding_window"]))]
+    if name.startswith("chunked_overlay"):
+        return [("chunk", int(cells["chunk_size"]))]
+    if name.startswith(("packed_sequence_mask_function", "padding_mask_function")):
+        return []
+    if name.startswith(("remap_positions", "add_offsets")):
+        return _decode(cells["mask_function"])
+    raise CompileError(
+        f"the model builds its attention mask with {name.split('.')[0]}, which the compiler does not "
+        "know; causal, sliding-window and chunked masks are supported."
+    )
+
+
+def _experts(module: nn.Module, *_: Any, **__: Any) -> Tensor:
+    raise CompileError(
+        f"{type(module).__name__} is a mixture of experts; this version compiles dense models only."
+    )
+
+
+def register() -> None:
+    """Register the interface functions under the name `inferc`."""
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, _mask)
+    ExpertsInterface.register(IMPLEMENTATION, _experts)

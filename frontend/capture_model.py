@@ -1,0 +1,199 @@
+"""From a transformers config to an exported graph, without ever allocating a weight.
+
+The model is built on the meta device; buffers that no checkpoint holds (rotary frequencies, embedding
+scales) are rebuilt with real values, parameters become fake CPU tensors. Runs in the capture process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from inferc.errors import CompileError
+from inferc.frontend import capture_hooks
+
+BATCH_MAX = 1024
+_TRACED_BATCH, _TRACED_LENGTH = 2, 8
+
+
+@dataclass
+class ActiveModules:
+    """The modules that are being called; what is left after a crash tells where it happened."""
+
+    stack: list[tuple[str, str]] = field(default_factory=list)
+
+
+ACTIVE = ActiveModules()
+
+
+class _Forward(nn.Module):
+    """Plain forward pass: no cache, every position's logits."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model_ = model
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits `[B, S, V]`."""
+        output = self.model_(input_ids=ids, position_ids=positions, use_cache=False)
+        return output.logits  # type: ignore[no-any-return]
+
+
+def build_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model on the meta device in float32, with the hooks on and real non-persistent buffers."""
+    capture_hooks.register()
+    name = capture_hooks.IMPLEMENTATION
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=name, dtype=torch.float32
+        )
+    model.eval().requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config._experts_implementation = name
+    _rebuild_buffers(model)
+    return model  # type: ignore[no-any-return]
+
+
+def _rebuild_buffers(model: PreTrainedModel) -> None:
+    """Give non-persistent buffers their values, as `from_pretrained` does.
+
+    Every module is initialised by its nearest enclosing PreTrainedModel, not only the owners of the
+    buffers: some models fill the buffers of their children.
+    """
+    persistent = set(model.state_dict())
+    rebuilt: list[tuple[str, nn.Module, str]] = []
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            full = f"{path}.{name}" if path else name
+            if buffer is not None and buffer.is_meta and full not in persistent:
+                fill = float("nan") if buffer.is_floating_point() else 0
+                module._buffers[name] = torch.full_like(buffer, fill, device="cpu")
+                rebuilt.append((full, module, name))
+    if rebuilt:
+        _initialise(model, model)
+    for full, module, name in rebuilt:
+        value = module._buffers[name]
+        if value is not None and value.is_floating_point() and bool(value.isnan().any()):
+            raise CompileError(
+                f"the buffer {full} is in no checkpoint and transformers does not initialise it, "
+                "so its values are unknown."
+            )
+
+
+def _initialise(module: nn.Module, owner: PreTrainedModel) -> None:
+    owner = module if isinstance(module, PreTrainedModel) else owner
+    for child in module.children():
+        _initialise(child, owner)
+    owner._init_weights(module)
+
+
+def resolve_longrope(model: PreTrainedModel, context_tokens: int) -> None:
+    """Choose longrope's short or long factors once, for every request.
+
+    transformers chooses by the longest position of the batch, which changes the meaning of keys that
+    are already cached. A compiled model has a context limit; the factors that fit it are used throughout.
+    """
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        if kinds == "longrope":
+            _set_longrope(module, None, context_tokens)
+            module.rope_type = "default"  # type: ignore[assignment]
+        elif isinstance(kinds, dict):
+            for layer_type in [k for k, kind in kinds.items() if kind == "longrope"]:
+                _set_longrope(module, layer_type, context_tokens)
+                kinds[layer_type] = "default"
+
+
+def _set_longrope(module: nn.Module, layer_type: str | None, context_tokens: int) -> None:
+    layer = {"layer_type": layer_type} if layer_type is not None else {}
+    frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](
+        module.config, torch.device("cpu"), seq_len=context_tokens, **layer
+    )
+    name = f"{layer_type}_inv_freq" if layer_type is not None else "inv_freq"
+    module._buffers[name] = frequencies
+
+
+def divide_frequencies(model: PreTrainedModel, divisors: tuple[float, ...]) -> None:
+    """Divide every rotary frequency by a stored factor (GGUF keeps llama3 scaling as such a tensor)."""
+    factors = torch.tensor(divisors, dtype=torch.float32)
+    found = False
+    for path, module in model.named_modules():
+        for name, buffer in list(module._buffers.items()):
+            if buffer is None or not name.endswith("inv_freq"):
+                continue
+            if buffer.shape != factors.shape:
+                raise CompileError(
+                    f"the file scales {len(divisors)} rotary frequencies (rope_freqs.weight), but "
+                    f"{path}.{name} has {tuple(buffer.shape)}."
+                )
+            module._buffers[name], found = buffer / factors, True
+    if not found:
+        raise CompileError("the file scales rotary frequencies, but the model has none.")
+
+
+def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
+    """Export the plain forward pass with symbolic batch and length, functionalised."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    _fake_parameters(model, mode)
+    shape = (_TRACED_BATCH, min(_TRACED_LENGTH, context_tokens))
+    with mode:
+        inputs = tuple(torch.zeros(shape, dtype=torch.long) for _ in range(2))
+    axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
+    with torch.no_grad(), _tracked(model):
+        program = torch.export.export(
+            _Forward(model), inputs, dynamic_shapes=(axes, axes), strict=False
+        )
+    # An empty table only functionalises: in-place ops go, composite ops stay whole.
+    return program.run_decompositions({})
+
+
+def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:
+    """Fake CPU tensors for all meta parameters; tied ones stay one object."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is None or not parameter.is_meta:
+                continue
+            if id(parameter) not in made:
+                with mode:
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+                    made[id(parameter)] = nn.Parameter(empty, requires_grad=False)
+            module._parameters[name] = made[id(parameter)]
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                with mode:
+                    module._buffers[name] = torch.empty(
+                        buffer.shape, dtype=buffer.dtype, device="cpu"
+                    )
+
+
+@contextlib.contextmanager
+def _tracked(model: nn.Module) -> Iterator[None]:
+    """Keep `ACTIVE` up to date while the model runs."""
+    handles = []
+    for path, module in model.named_modules():
+
+        def enter(module: nn.Module, _args: Any, path: str = path) -> None:
+            ACTIVE.stack.append((path, type(module).__name__))
+
+        def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+            ACTIVE.stack.pop()
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave))
+    yield
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,67 @@
+"""What goes into a capture and what comes out of it beside the IR: plain data, written as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CaptureRequest:
+    """Everything a captured graph depends on.
+
+    Attributes:
+        config: The model's config.json, as a dict.
+        context_tokens: Longest sequence that the compiled model serves.
+        checkpoint_keys: Names of the stored tensors, to be mapped to parameter names.
+        frequency_divisors: Factors that divide the rotary frequencies; empty for none.
+    """
+
+    config: Mapping[str, Any]
+    context_tokens: int
+    checkpoint_keys: tuple[str, ...] = ()
+    frequency_divisors: tuple[float, ...] = ()
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CaptureRequest:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        return cls(
+            data["config"],
+            data["context_tokens"],
+            tuple(data["checkpoint_keys"]),
+            tuple(data["frequency_divisors"]),
+        )
+
+
+@dataclass(frozen=True)
+class CaptureFacts:
+    """What the binding of weights has to know.
+
+    Attributes:
+        architecture: Class name of the model, e.g. `LlamaForCausalLM`.
+        aliases: Tied parameters: name to the canonical name that the graph uses.
+        names: Checkpoint key to parameter name.
+        ignored: Regular expressions of checkpoint keys that the model does not need.
+    """
+
+    architecture: str
+    aliases: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Canonical JSON."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> CaptureFacts:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        return cls(data["architecture"], data["aliases"], data["names"], tuple(data["ignored"]))

@@ -337,6 +337,18 @@ def parse_module(source: str) -> Module:
     return module
 
 
+def parse_specs(source: str) -> list[tuple[str, dict[str, AttrValue]]]:
+    """Read `name,name{key=value}`: names with attributes, as pipelines are written."""
+    parser = _Parser(source)
+    out: list[tuple[str, dict[str, AttrValue]]] = []
+    while parser.peek.kind != "end":
+        name = parser.next("word")
+        out.append((name, parser.attrs() if parser.accept("{") else {}))
+        if parser.peek.kind != "end":
+            parser.next(text=",")
+    return out
+
+
 def parse_func(source: str) -> Func:
     """Read exactly one function."""
     funcs = list(parse_module(source))

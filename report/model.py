@@ -1,0 +1,196 @@
+"""The join behind every view: report.json with its cost formulas evaluated for one workload.
+
+Formulas are sizes of `inferc.ir.dims` in T (rows of the step), R (sequences), L (rows with logits),
+C (mean context tokens a sequence). Nothing here is measured; a machine is a pair of limits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inferc.errors import ArtifactError
+from inferc.ir.dims import evaluate, parse_size
+
+SCHEMA_VERSION = 1
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Limits that predictions are made for."""
+
+    name: str
+    bytes_per_second: float
+    flops_per_second: float
+
+
+# Vendor data sheets (dense bf16 for the GPUs); the CPU line is a plain two-core server core pair.
+MACHINES = {
+    m.name: m
+    for m in (
+        Machine("cpu2", 40e9, 400e9),
+        Machine("h100", 3.35e12, 989e12),
+        Machine("h200", 4.8e12, 989e12),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step: decode of `sequences`, or prefill of `tokens` rows, at a mean context."""
+
+    tokens: int
+    sequences: int
+    context: int
+
+    @property
+    def bindings(self) -> dict[str, int]:
+        """Values of the symbols in the formulas."""
+        pages = max(1, self.context)
+        return {
+            "T": self.tokens, "R": self.sequences, "L": self.sequences, "C": self.context, "P": pages,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """One kernel of a phase under one workload, on one machine."""
+
+    name: str
+    kernel: str
+    kind: str
+    modules: tuple[str, ...]
+    flops: int
+    bytes_moved: int
+    predicted_us: float
+    bound: str
+
+    @property
+    def intensity(self) -> float:
+        """Flops a byte."""
+        return self.flops / max(self.bytes_moved, 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Kernels of one block of the model; `paths` are the repeats folded into it."""
+
+    paths: tuple[str, ...]
+    kernels: tuple[KernelCost, ...]
+
+    @property
+    def title(self) -> str:
+        """`model.layers.0 … model.layers.29 (x30)`."""
+        if len(self.paths) == 1:
+            return self.paths[0]
+        return f"{self.paths[0]} … {self.paths[-1]} (x{len(self.paths)})"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase under one workload."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    flops: int
+    bytes_moved: int
+    must_move_bytes: int
+    predicted_us: float
+
+    @property
+    def traffic_ratio(self) -> float:
+        """Bytes that the kernels move over bytes that must move."""
+        return self.bytes_moved / max(self.must_move_bytes, 1)
+
+
+def load(artifact: Path) -> Report:
+    """Read report.json of an artifact. Raises ArtifactError."""
+    path = artifact / "report.json"
+    try:
+        report: Report = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{path}: not found; {artifact} is not an inferc artifact, or its report was removed"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise ArtifactError(f"{path}: damaged ({error}); compile the model again") from None
+    if report.get("schema_version", 0) > SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path}: report schema {report['schema_version']} is newer than {SCHEMA_VERSION}, "
+            "which this version reads; upgrade inferc"
+        )
+    return report
+
+
+def size(formula: Any, workload: Workload) -> int:
+    """Value of a formula, which may be an int already."""
+    if isinstance(formula, int):
+        return formula
+    return evaluate(parse_size(str(formula)), workload.bindings)
+
+
+def phase(report: Report, name: str, workload: Workload, machine: Machine) -> Phase:
+    """Evaluate a phase."""
+    data = report["phases"][name]
+    kernels = [_kernel(k, workload, machine) for k in data["kernels"]]
+    return Phase(
+        name,
+        tuple(fold(kernels)),
+        sum(k.flops for k in kernels),
+        sum(k.bytes_moved for k in kernels),
+        size(data["must_move_bytes"], workload),
+        sum(k.predicted_us for k in kernels),
+    )
+
+
+def _kernel(data: Mapping[str, Any], workload: Workload, machine: Machine) -> KernelCost:
+    flops = size(data["flops"], workload)
+    moved = size(data["bytes_read"], workload) + size(data["bytes_written"], workload)
+    memory_us = moved / machine.bytes_per_second * 1e6
+    compute_us = flops / machine.flops_per_second * 1e6
+    return KernelCost(
+        data["name"], data["kernel"], data["kind"], tuple(data["modules"]), flops, moved,
+        max(memory_us, compute_us), "memory" if memory_us >= compute_us else "compute",
+    )  # fmt: skip
+
+
+_REPEATED = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+
+
+def block_of(kernel: KernelCost) -> str:
+    """The repeated block that a kernel belongs to: the first module path with a layer number.
+
+    A fused kernel may touch two layers (a residual add and the next norm): it belongs to the later,
+    where its result is read.
+    """
+    paths = [m[1] for m in map(_REPEATED.match, kernel.modules) if m]
+    return paths[-1] if paths else (kernel.modules[0] if kernel.modules else "(step)")
+
+
+def fold(kernels: Sequence[KernelCost]) -> list[Block]:
+    """Kernels by block in order; neighbouring blocks of equal kernels are folded into one."""
+    runs: list[tuple[str, list[KernelCost]]] = []
+    for kernel in kernels:
+        path = block_of(kernel)
+        if not runs or runs[-1][0] != path:
+            runs.append((path, []))
+        runs[-1][1].append(kernel)
+    blocks: list[Block] = []
+    for path, members in runs:
+        if blocks and _alike(blocks[-1].kernels, members):
+            blocks[-1] = Block((*blocks[-1].paths, path), blocks[-1].kernels)
+        else:
+            blocks.append(Block((path,), tuple(members)))
+    return blocks
+
+
+def _alike(a: Sequence[KernelCost], b: Sequence[KernelCost]) -> bool:
+    def key(k: KernelCost) -> tuple[str, int, int]:
+        return (k.name, k.flops, k.bytes_moved)
+
+    return [key(k) for k in a] == [key(k) for k in b]

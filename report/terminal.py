@@ -1,0 +1,119 @@
+"""`inferc inspect` in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from inferc.report.model import Machine, Phase, Report, Workload, phase, size
+
+
+def show(
+    report: Report, machine: Machine, workloads: Mapping[str, Workload], console: Console
+) -> None:
+    """Print the whole report."""
+    _model(report, console)
+    for name, workload in workloads.items():
+        _phase(phase(report, name, workload, machine), workload, machine, console)
+    _memory(report, console)
+    _passes(report, next(iter(workloads.values())), console)
+
+
+def bytes_text(count: float) -> str:
+    """A byte count for people."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _table(title: str, columns: Iterable[str], right: int = 99) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i >= right else "left", overflow="fold")
+    return table
+
+
+def _model(report: Report, console: Console) -> None:
+    model, kv = report["model"], report["kv"]
+    table = _table(f"{model['name']}  ({model['architecture']})", ("", ""))
+    rows = {
+        "layers, hidden, vocabulary": f"{model['layers']}, {model['hidden_size']}, {model['vocab_size']}",
+        "parameters": f"{model['parameters'] / 1e6:.1f} M, {bytes_text(model['parameter_bytes'])} as stored",
+        "target": report["target"]["name"],
+        "options": ", ".join(f"{k}={v}" for k, v in report["options"].items()),
+        "KV cache": f"{bytes_text(kv['bytes_per_token'])} a token, {kv['dtype']}, "
+        f"pages of {kv['page_tokens']} tokens ({bytes_text(kv['page_bytes'])})",
+    }
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console.print(table, "")
+
+
+def _phase(result: Phase, workload: Workload, machine: Machine, console: Console) -> None:
+    title = (
+        f"{result.name}: {workload.tokens} rows, {workload.sequences} sequences, context "
+        f"{workload.context}; predicted for {machine.name}"
+    )
+    table = _table(
+        title, ("block / kernel", "modules", "MFLOP", "moved", "flop/B", "bound", "us"), 2
+    )
+    for block in result.blocks:
+        repeats = len(block.paths)
+        table.add_row(f"[bold]{block.title}[/]")
+        for kernel in block.kernels:
+            table.add_row(
+                f"  {kernel.name}", _modules(kernel.modules), f"{kernel.flops / 1e6:.3g}",
+                bytes_text(kernel.bytes_moved), f"{kernel.intensity:.2f}", kernel.bound,
+                f"{kernel.predicted_us:.1f}" + (f" x{repeats}" if repeats > 1 else ""),
+            )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"total {result.flops / 1e6:.4g} MFLOP, {bytes_text(result.bytes_moved)} moved, "
+        f"{bytes_text(result.must_move_bytes)} must move: "
+        f"traffic ratio [bold]{result.traffic_ratio:.3f}[/], predicted {result.predicted_us:.0f} us\n"
+    )
+
+
+def _modules(paths: tuple[str, ...]) -> str:
+    short = [p.split(".")[-1] if "." in p else p for p in paths]
+    return " ".join(dict.fromkeys(short))
+
+
+def _memory(report: Report, console: Console) -> None:
+    memory, kv = report["memory"], report["kv"]
+    table = _table("memory", ("", "bytes"), 1)
+    table.add_row("weights (mapped, shared by processes)", bytes_text(memory["weights_bytes"]))
+    table.add_row("arena of one step", bytes_text(memory["arena_bytes"]))
+    table.add_row("  of which scratch of kernels", bytes_text(memory.get("scratch_bytes", 0)))
+    for tokens in (1024, 8192):
+        table.add_row(f"KV of {tokens} tokens", bytes_text(kv["bytes_per_token"] * tokens))
+    table.add_row("not counted: Python, tokenizer, logits of the step", "")
+    console.print(table, "")
+
+
+def _passes(report: Report, workload: Workload, console: Console) -> None:
+    table = _table("passes", ("pass", "ops", "hits", "bytes saved a decode step", "refused"))
+    for record in report["passes"]:
+        if not record["changed"] and not record["refused"]:
+            continue
+        saved = record.get("bytes_saved", {}).get("decode")
+        table.add_row(
+            record["name"],
+            f"{record['ops_before']} -> {record['ops_after']}",
+            ", ".join(f"{k} {v}" for k, v in record["hits"].items()),
+            bytes_text(size(saved, workload)) if saved is not None else "",
+            _refusals(record["refused"]),
+        )
+    console.print(table)
+
+
+def _refusals(refused: list[dict[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for item in refused:
+        counts[item["reason"]] = counts.get(item["reason"], 0) + 1
+    return "; ".join(f"{reason} (x{n})" for reason, n in counts.items())

@@ -57,8 +57,8 @@ class Architecture:
     """As `keys`, with the value that a file without the key means."""
     constants: Mapping[str, ConfigValue] = field(default_factory=dict)
     """Config values that no file holds."""
-    flags: Mapping[str, str] = field(default_factory=dict)
-    """Config switch to the tensor whose presence means that it is on."""
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Config switch to the tensors of which any, if present, means that it is on."""
     changes: Mapping[str, Change] = field(default_factory=dict)
     """Changed tensors, keys as in `names` with the suffix: `blk.{i}.attn_q.weight`."""
     rope: Rope | None = field(default_factory=Rope)
@@ -152,8 +152,8 @@ _CONV1D = {
     f"blk.{{i}}.{name}.weight": Change.TRANSPOSED
     for name in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
 }
-_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
-_ATTENTION_BIAS = {"attention_bias": "blk.0.attn_q.bias"}
+_ATTENTION_BIAS = {"attention_bias": ("blk.0.attn_q.bias", "blk.0.attn_qkv.bias")}
+_BIASES = {**_ATTENTION_BIAS, "mlp_bias": ("blk.0.ffn_up.bias",)}
 _GEMMA_ACTIVATION = {"hidden_activation": "gelu_pytorch_tanh"}
 
 _LLAMA = Architecture("llama", _LLAMA_NAMES, _RMS, flags=_BIASES, changes=_PERMUTED)

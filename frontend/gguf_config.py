@@ -57,7 +57,7 @@ def build_config(file: GgufFile, architecture: Architecture, *, tied: bool) -> C
             name: keys.value(key) if key in keys else default
             for key, (name, default) in architecture.optional.items()
         },
-        **{name: tensor in file.tensors for name, tensor in architecture.flags.items()},
+        **{name: _any_in(file, tensors) for name, tensors in architecture.flags.items()},
         **_head_config(file, keys, architecture, head_size),
         **_scale_config(keys, architecture, head_size),
         **_window_config(file, keys, architecture.window),
@@ -67,6 +67,10 @@ def build_config(file: GgufFile, architecture: Architecture, *, tied: bool) -> C
         config |= rope_config(file, keys, architecture.rope, head_size)
     keys.refuse_unread()
     return config
+
+
+def _any_in(file: GgufFile, tensors: tuple[str, ...]) -> bool:
+    return any(tensor in file.tensors for tensor in tensors)
 
 
 def _vocab_size(file: GgufFile) -> int:

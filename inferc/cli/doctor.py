@@ -1,0 +1,93 @@
+"""`inferc doctor`: what is installed, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+
+# package -> what needs it
+RUNTIME = ("numpy", "tokenizers", "safetensors", "jinja2", "ml_dtypes", "rich")
+COMPILER = ("torch", "transformers", "apache-tvm", "apache-tvm-ffi", "networkx")
+KNOWN_BAD = {"apache-tvm-ffi": ("0.1.15", "breaks apache-tvm 0.27: pip install 'apache-tvm-ffi<0.1.15'")}
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    """Declare the command."""
+    p: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="what is installed, what is missing and how to get it",
+        description="Check packages, C++ compilers and the instruction set of this machine. "
+        "Exit code 3 if artifacts cannot be run, or models cannot be compiled, here.",
+    )
+    return p
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; exit code 3 if something needed is missing."""
+    del args
+    problems = _machine() + _packages("runtime", RUNTIME, "pip install inferc")
+    problems += _packages("compiler", COMPILER, "pip install torch==2.13.0 && pip install 'inferc[compile]'")
+    problems += _toolchain()
+    print()
+    if not problems:
+        print("everything needed to compile and to run is here")
+        return 0
+    for problem in problems:
+        print(f"- {problem}")
+    return 3
+
+
+def _machine() -> list[str]:
+    from inferc.runtime.host import host_isa
+
+    isa = host_isa()
+    print(f"machine     {platform.machine()}, {os.cpu_count()} cores, {platform.system()}")
+    print(f"isa         {' '.join(sorted(isa)) or '(none of the features inferc uses)'}")
+    version = ".".join(map(str, sys.version_info[:3]))
+    print(f"python      {version}")
+    return [] if sys.version_info >= (3, 11) else [f"Python {version} is too old: 3.11 or newer"]
+
+
+def _packages(group: str, names: tuple[str, ...], how: str) -> list[str]:
+    missing, problems = [], []
+    print(f"\n{group}")
+    for name in names:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+            print(f"  {name:16} missing")
+            continue
+        print(f"  {name:16} {version}")
+        bad = KNOWN_BAD.get(name)
+        if bad and version.startswith(bad[0]):
+            problems.append(f"{name} {version} {bad[1]}")
+    if missing:
+        problems.append(f"for the {group}: {', '.join(missing)} missing; {how}")
+    return problems
+
+
+def _toolchain() -> list[str]:
+    print("\nC++ compilers, in the order they are tried")
+    found = False
+    for label, path in _compilers():
+        print(f"  {label:16} {path or 'not found'}")
+        found = found or path is not None
+    print(f"\nnvcc        {shutil.which('nvcc') or 'not found (only needed for CUDA targets)'}")
+    if found:
+        return []
+    return ["no C++ compiler: install g++ or clang, or pip install ziglang"]
+
+
+def _compilers() -> list[tuple[str, str | None]]:
+    import importlib.util
+
+    named = os.environ.get("CXX")
+    rows = [("$CXX", shutil.which(named) if named else None)]
+    rows += [(name, shutil.which(name)) for name in ("c++", "g++", "clang++")]
+    zig = importlib.util.find_spec("ziglang")
+    return [*rows, ("ziglang", zig.origin if zig else None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from inferc.ir.card import AttrValue, card
@@ -14,6 +15,13 @@ OnChange = Callable[[str], None]
 
 class OutOfFuel(Exception):
     """The rewriter has done as many rewrites as it was allowed (bisection of wrong results)."""
+
+
+def _unnamed(value: Value) -> bool:
+    """Whether the hint is no more than the name of the op, perhaps numbered by the printer."""
+    if value.producer is None:
+        return False
+    return re.fullmatch(rf"{value.producer.short_name}(_\d+)?", value.hint) is not None
 
 
 class Rewriter:
@@ -29,6 +37,7 @@ class Rewriter:
     ) -> None:
         self.func, self.pass_name, self.fuel, self.module = func, pass_name, fuel, module
         self.rewrites = 0
+        self._near = 0  # index of the last edit
 
     # -- insertion
     def insert(
@@ -86,9 +95,16 @@ class Rewriter:
         self.func.version += 1
 
     def _index(self, op: Op) -> int:
-        for i, other in enumerate(self.func.ops):
-            if other is op:
-                return i
+        # Passes walk in order, so the op is mostly near the last one edited: looking there first
+        # keeps a pass near linear in the number of ops.
+        ops = self.func.ops
+        spans = ((self._near - 32, self._near + 32), (self._near - 512, self._near + 512))
+        for low, high in (*spans, (0, len(ops))):
+            try:
+                self._near = ops.index(op, max(low, 0), max(high, 0))
+            except ValueError:
+                continue
+            return self._near
         raise ValueError(f"{op.name} is not in @{self.func.name}")
 
     def _loc(self, of: Sequence[Op] | Location) -> Location:
@@ -116,7 +132,7 @@ class Rewriter:
                 raise ValueError(
                     f"{self.pass_name}: replacing {old.name} of type {result.type} by {new.type}"
                 )
-            if new.producer is not None and new.hint == new.producer.short_name:
+            if _unnamed(new) and not _unnamed(result):
                 new.hint = result.hint
             self.replace_value(result, new)
         self.erase(old)

@@ -14,13 +14,13 @@ class CaptureRequest:
 
     Attributes:
         config: The model's config.json, as a dict.
-        context_tokens: Longest sequence that the compiled model serves.
+        context_tokens: Longest sequence that the compiled model serves; None for the model's own limit.
         checkpoint_keys: Names of the stored tensors, to be mapped to parameter names.
         frequency_divisors: Factors that divide the rotary frequencies; empty for none.
     """
 
     config: Mapping[str, Any]
-    context_tokens: int
+    context_tokens: int | None = None
     checkpoint_keys: tuple[str, ...] = ()
     frequency_divisors: tuple[float, ...] = ()
 
@@ -46,12 +46,20 @@ class CaptureFacts:
 
     Attributes:
         architecture: Class name of the model, e.g. `LlamaForCausalLM`.
+        context_tokens: Longest sequence, as asked for or as the model's own limit.
+        hidden_size: Width of the residual stream.
+        layers: Number of decoder layers.
+        parameters: Shape of each parameter under its canonical name, used by the graph or not.
         aliases: Tied parameters: name to the canonical name that the graph uses.
         names: Checkpoint key to parameter name.
         ignored: Regular expressions of checkpoint keys that the model does not need.
     """
 
     architecture: str
+    context_tokens: int
+    hidden_size: int
+    layers: int
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -64,4 +72,5 @@ class CaptureFacts:
     def from_json(cls, text: str) -> CaptureFacts:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        return cls(data["architecture"], data["aliases"], data["names"], tuple(data["ignored"]))
+        shapes = {name: tuple(shape) for name, shape in data["parameters"].items()}
+        return cls(**data | {"parameters": shapes, "ignored": tuple(data["ignored"])})

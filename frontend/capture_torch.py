@@ -6,7 +6,8 @@ import logging
 import warnings
 from typing import Any
 
-from transformers import PreTrainedModel
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
@@ -21,17 +22,51 @@ def capture(request: CaptureRequest) -> tuple[str, CaptureFacts]:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     config = capture_config.build(request.config)
+    context_tokens = _context(config, request.context_tokens)
     model = capture_model.build_model(config)
-    capture_model.resolve_longrope(model, request.context_tokens)
+    capture_model.resolve_longrope(model, context_tokens)
+    capture_config.check_partial_rotary(model)
     if request.frequency_divisors:
         capture_model.divide_frequencies(model, request.frequency_divisors)
-    names, architecture = _names(model, request.checkpoint_keys), type(model).__name__
-    ignored = _ignored(model)
+    names, ignored = _names(model, request.checkpoint_keys), _ignored(model)
+    parameters = {
+        name: tuple(p.shape) for name, p in [*model.named_parameters(), *_stored_buffers(model)]
+    }
     classes = {path: type(m).__name__ for path, m in model.named_modules()}
-    program = capture_model.export(model, request.context_tokens)
+    program = capture_model.export(model, context_tokens)
     graphed = capture_graph.to_module(program, classes)
-    facts = CaptureFacts(architecture, graphed.aliases, names, ignored)
+    facts = CaptureFacts(
+        architecture=type(model).__name__,
+        context_tokens=context_tokens,
+        hidden_size=config.hidden_size,
+        layers=config.num_hidden_layers,
+        parameters=parameters,
+        aliases=graphed.aliases,
+        names=names,
+        ignored=ignored,
+    )
     return print_module(graphed.module, locations=True), facts
+
+
+def _context(config: PreTrainedConfig, wanted: int | None) -> int:
+    limit = capture_config.context_limit(config)
+    if wanted is None and limit is None:
+        raise CompileError(
+            "config.json does not say how long a sequence the model takes "
+            "(max_position_embeddings); give the context length as an option."
+        )
+    if wanted is not None and limit is not None and wanted > limit:
+        raise CompileError(
+            f"a context of {wanted} tokens was asked for, but the model is made for at most {limit} "
+            "(max_position_embeddings in config.json)."
+        )
+    return wanted if wanted is not None else int(limit or 0)
+
+
+def _stored_buffers(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that checkpoints hold."""
+    stored = set(model.state_dict())
+    return [(name, buffer) for name, buffer in model.named_buffers() if name in stored]
 
 
 def _names(model: PreTrainedModel, keys: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,80 @@
+"""A Hugging Face directory: config.json and safetensors, bound to parameters by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inferc.errors import CompileError
+from inferc.frontend.capture_request import CaptureFacts
+from inferc.frontend.config_checks import check_config
+from inferc.frontend.model_source import ModelSource
+from inferc.frontend.safetensors_store import open_safetensors
+from inferc.frontend.weight_binding import BUFFERS_BESIDE_WEIGHTS, bind
+from inferc.frontend.weight_transforms import Binding, identity_bindings
+from inferc.frontend.weights import WeightStore
+
+
+def open_hf(folder: Path) -> ModelSource:
+    """Open a directory with config.json. Raises CompileError."""
+    config = read_config(folder / "config.json")
+    check_config(config, str(folder / "config.json"))
+    store = open_safetensors(folder)
+    return ModelSource(
+        name=folder.resolve().name,
+        config=config,
+        store=store,
+        checkpoint_keys=tuple(sorted(store.tensors)),
+        frequency_divisors=(),
+        bind=lambda facts: bind_checkpoint(facts, store),
+    )
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """config.json as a dict. Raises CompileError."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CompileError(f"{file} does not exist; a model directory needs a config.json.") from None
+    except ValueError as error:
+        raise CompileError(f"{file} is not valid JSON ({error}); get the file again.") from error
+    if not isinstance(config, dict):
+        raise CompileError(f"{file} should hold a JSON object, found {type(config).__name__}.")
+    return config
+
+
+def bind_checkpoint(facts: CaptureFacts, store: WeightStore) -> dict[str, Binding]:
+    """The stored tensor of each parameter.
+
+    A tied parameter is bound once. A file of a tied model may also hold the other copy: it must
+    equal the first, else the file and the config contradict each other.
+    """
+    stored = {parameter: key for key, parameter in facts.names.items()}
+    names, duplicates = dict(facts.names), dict[str, str]()
+    for alias, canonical in facts.aliases.items():
+        if alias not in stored:
+            continue
+        if canonical in stored:
+            duplicates[stored[alias]] = stored[canonical]
+        else:  # the file keeps the tied tensor under its other name
+            names[stored[alias]] = canonical
+    _explain_missing_head(facts, stored)
+    return bind(
+        facts.parameters,
+        identity_bindings(names),
+        store,
+        known_unused=(*BUFFERS_BESIDE_WEIGHTS, *facts.ignored),
+        duplicates=duplicates,
+    )
+
+
+def _explain_missing_head(facts: CaptureFacts, stored: dict[str, str]) -> None:
+    """The commonest missing tensor has a cause that deserves its own message."""
+    missing = [p for p in facts.parameters if p not in stored]
+    if missing == ["lm_head.weight"] and "lm_head.weight" not in facts.aliases:
+        raise CompileError(
+            "The weights hold no lm_head.weight, and config.json does not say that it is tied to the "
+            "embedding. If it is, set tie_word_embeddings to true in config.json; otherwise the "
+            "checkpoint is incomplete."
+        )

@@ -1,0 +1,162 @@
+"""From a path to a module over stored weights: the frontend's one entrance.
+
+A directory with config.json is read as a Hugging Face model, a GGUF file as GGUF. Both go through
+the same capture, and both end in the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from inferc.errors import CompileError
+from inferc.frontend import tokenizer
+from inferc.frontend.capture import capture
+from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
+from inferc.frontend.config_checks import check_config
+from inferc.frontend.gguf import is_gguf, open_gguf
+from inferc.frontend.hf import open_hf
+from inferc.frontend.model_source import ModelSource
+from inferc.frontend.param_binding import bind_weights
+from inferc.frontend.tokenizer import TokenizerFiles
+from inferc.frontend.weight_binding import bind
+from inferc.frontend.weights import StoredTensor, WeightStore
+from inferc.ir.core import Module
+from inferc.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Choices that change the imported graph.
+
+    Attributes:
+        context_tokens: Longest sequence to serve; None for the model's own limit. Models with
+            longrope use their short factors if this is within the original context, else the long
+            ones, for all requests alike.
+        cache_folder: Where captures are kept; None for the default.
+    """
+
+    context_tokens: int | None = None
+    cache_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What reports and the manifest say of the model."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    context_tokens: int
+    parameters: int
+    parameter_bytes: int
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model ready for the passes.
+
+    Attributes:
+        module: `@forward(ids, positions) -> logits`, parameters in their stored types.
+        tensors: The stored tensor of each parameter of the module, by the name in `param @name`.
+        store: Where these tensors lie.
+        tokenizer: Files and special tokens.
+        facts: Sizes and names.
+        config: The config as transformers spells it (for verification against the source).
+    """
+
+    module: Module
+    tensors: Mapping[str, StoredTensor]
+    store: WeightStore
+    tokenizer: TokenizerFiles
+    facts: ModelFacts
+    config: Mapping[str, Any]
+
+
+def import_model(path: Path, options: ImportOptions | None = None) -> ImportedModel:
+    """Import a Hugging Face directory or a GGUF file. Raises CompileError."""
+    options = options or ImportOptions()
+    path = _model_path(Path(path))
+    source, tokens = _open_gguf(path) if path.is_file() else _open_directory(path)
+    request = CaptureRequest(
+        source.config, options.context_tokens, source.checkpoint_keys, source.frequency_divisors
+    )
+    captured = capture(request, options.cache_folder)
+    bound = bind_weights(captured.module, source.bind(captured.facts), source.store)
+    facts = _facts(source.name, captured.facts, bound.module, bound.tensors)
+    if tokens.vocab_size > facts.vocab_size:
+        raise CompileError(
+            f"The tokenizer of {path} has {tokens.vocab_size} tokens, but the model's vocabulary has "
+            f"{facts.vocab_size}: they do not belong together."
+        )
+    return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
+
+
+def _model_path(path: Path) -> Path:
+    """The GGUF file or the model directory that `path` means."""
+    if not path.exists():
+        raise CompileError(
+            f"{path} does not exist. Expected a Hugging Face model directory or a GGUF file."
+        )
+    if path.is_file():
+        if path.name == "config.json" or path.suffix == ".safetensors":
+            return path.parent
+        if not is_gguf(path):
+            raise CompileError(
+                f"{path} is not a GGUF file. Expected a GGUF file, or a Hugging Face model directory "
+                "with config.json and safetensors."
+            )
+        return path
+    if (path / "config.json").is_file():
+        return path
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0]
+    found = f"{len(ggufs)} GGUF files (name one of them)" if ggufs else "neither"
+    raise CompileError(
+        f"{path} is no model directory: expected config.json or one GGUF file in it, found {found}."
+    )
+
+
+def _open_directory(path: Path) -> tuple[ModelSource, TokenizerFiles]:
+    source = open_hf(path)
+    return source, tokenizer.from_directory(path)
+
+
+def _open_gguf(path: Path) -> tuple[ModelSource, TokenizerFiles]:
+    model = open_gguf(path)
+    check_config(model.config, str(path))
+    divisors = model.inv_freq_divisors
+    source = ModelSource(
+        name=path.stem,
+        config=model.config,
+        store=model.store,
+        checkpoint_keys=(),
+        frequency_divisors=() if divisors is None else tuple(float(d) for d in divisors),
+        bind=lambda facts: bind(
+            facts.parameters, model.bindings, model.store, known_unused=model.known_unused
+        ),
+    )
+    return source, tokenizer.from_gguf(model.file)
+
+
+def _facts(
+    name: str, captured: CaptureFacts, module: Module, tensors: Mapping[str, StoredTensor]
+) -> ModelFacts:
+    logits = module.funcs["forward"].results[0].type
+    assert isinstance(logits, TensorType) and isinstance(logits.shape[-1], int)
+    return ModelFacts(
+        name=name,
+        architecture=captured.architecture,
+        vocab_size=logits.shape[-1],
+        hidden_size=captured.hidden_size,
+        layers=captured.layers,
+        context_tokens=captured.context_tokens,
+        parameters=sum(prod(t.shape) for t in tensors.values()),
+        parameter_bytes=sum(t.nbytes for t in tensors.values()),
+    )

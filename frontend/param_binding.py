@@ -1,0 +1,196 @@
+"""Put stored weights under a captured graph: parameters take their stored types, and what the file
+format did to a weight is undone by visible ops on the parameter.
+
+Capture writes every parameter as f32. Here a parameter becomes the stored tensor (bf16, f16, a block
+format); linear layers, lookups and norms read it as it is, any other op reads it cast to f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from inferc.frontend.weight_transforms import (
+    Binding,
+    Rows,
+    SubtractOne,
+    Transform,
+    Transpose,
+    UnpermuteHeads,
+)
+from inferc.frontend.weights import StoredTensor, WeightStore
+from inferc.ir.core import Builder, Func, Module, Op, Value
+from inferc.ir.location import Location
+from inferc.ir.types import TensorType
+
+# op -> operand positions that take a weight of any stored type
+_READS_STORED: dict[str, tuple[int, ...]] = {
+    "core.linear": (1, 2),
+    "core.embedding": (0,),
+    "nn.rms_norm": (1,),
+    "nn.layer_norm": (1, 2),
+}
+# ops that keep the stored type of what they move
+_MOVES = ("core.transpose", "core.reshape", "core.slice")
+
+
+@dataclass(frozen=True)
+class BoundModule:
+    """A module over stored weights, and the stored tensor of each parameter of the IR."""
+
+    module: Module
+    tensors: dict[str, StoredTensor]
+
+
+def bind_weights(
+    module: Module, bindings: Mapping[str, Binding], store: WeightStore
+) -> BoundModule:
+    """The module with its parameters bound to stored tensors."""
+    bound, tensors = Module(), dict[str, StoredTensor]()
+    for func in module:
+        binder = _Binder(func, bindings, store)
+        bound.add(binder.run())
+        tensors |= binder.tensors
+    return BoundModule(bound, tensors)
+
+
+@dataclass
+class _Weight:
+    """A value made of parameters only. `transposed` is a transpose that is not yet an op: the graph
+    often transposes back, and the blocks of a quantised weight cannot be transposed at all."""
+
+    value: Value
+    transposed: bool = False
+
+
+@dataclass
+class _Binder:
+    source: Func
+    bindings: Mapping[str, Binding]
+    store: WeightStore
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.func = Func(self.source.name, dict(self.source.symbols))
+        self.builder = Builder(self.func)
+        self.values: dict[Value, Value] = {}
+        self.weights: dict[Value, _Weight] = {}
+        self.params: dict[str, Value] = {}
+        self.floats: dict[Value, Value] = {}
+        used = [s for b in self.bindings.values() for s in b.sources]
+        self.shared = {s for s in used if used.count(s) > 1} if len(set(used)) < len(used) else set()
+
+    def run(self) -> Func:
+        """The new function."""
+        for arg in self.source.args:
+            self.values[arg] = self.func.add_arg(arg.hint, arg.type)
+        for op in self.source.ops:
+            if op.name == "param":
+                self.weights[op.result] = self._weight(op)
+            elif op.name in _MOVES and op.operands[0] in self.weights:
+                self._move(op)
+            else:
+                self._copy(op)
+        results = [self._read(r, self.source.ops[-1].loc, stored=False) for r in self.source.results]
+        return self.builder.returns(*results)
+
+    # -- parameters
+    def _weight(self, op: Op) -> _Weight:
+        """The parameter as an expression of stored tensors."""
+        binding = self.bindings[str(op.attrs["name"])]
+        parts = [self._param(binding, source, op) for source in binding.sources]
+        value = parts[0]
+        if len(parts) > 1:
+            value = self._joined(parts, op.loc)
+        weight = _Weight(value)
+        for transform in binding.transforms:
+            weight = self._transformed(weight, transform, op.loc)
+        return weight
+
+    def _param(self, binding: Binding, source: str, op: Op) -> Value:
+        """`param` of one stored tensor, under the model's name where that is unambiguous."""
+        alone = len(binding.sources) == 1 and source not in self.shared
+        name = binding.parameter if alone else source
+        if name not in self.params:
+            tensor = self.store[source]
+            self.tensors[name] = tensor
+            type_ = TensorType(tuple(tensor.shape), tensor.dtype)
+            self.params[name] = self.builder.param(name, type_, loc=op.loc)
+            self.params[name].hint = op.result.hint
+        return self.params[name]
+
+    def _joined(self, parts: Sequence[Value], loc: Location) -> Value:
+        if len({_tensor(p).dtype for p in parts}) > 1:
+            parts = [self._float(p, loc) for p in parts]
+        return self.builder.op("core.concat", *parts, axis=0, loc=loc)
+
+    def _transformed(self, weight: _Weight, transform: Transform, loc: Location) -> _Weight:
+        if isinstance(transform, Transpose):
+            return _Weight(weight.value, not weight.transposed)
+        value, op = self._settled(weight, loc), self.builder.op
+        if isinstance(transform, UnpermuteHeads):
+            return _Weight(self._unpermuted(value, transform.heads, loc))
+        if isinstance(transform, SubtractOne):
+            one = self.builder.constant(1.0, "f32", loc=loc)
+            return _Weight(op("core.sub", self._float(value, loc), one, loc=loc))
+        assert isinstance(transform, Rows)
+        rows = {"axis": 0, "start": transform.start, "stop": transform.stop}
+        return _Weight(op("core.slice", value, loc=loc, **rows))
+
+    def _unpermuted(self, value: Value, heads: int, loc: Location) -> Value:
+        """Rows `[heads, D/2, 2]` to `[heads, 2, D/2]`."""
+        shape, op = _tensor(value).shape, self.builder.op
+        rest = tuple(range(3, 2 + len(shape)))
+        half = shape[0] // (2 * heads)
+        split = op("core.reshape", value, shape=(heads, half, 2, *shape[1:]), loc=loc)
+        swapped = op("core.transpose", split, perm=(0, 2, 1, *rest), loc=loc)
+        return op("core.reshape", swapped, shape=shape, loc=loc)
+
+    # -- ops
+    def _move(self, op: Op) -> None:
+        weight = self.weights[op.operands[0]]
+        if op.name == "core.transpose" and op.attrs["perm"] == (1, 0):
+            self.weights[op.result] = _Weight(weight.value, not weight.transposed)
+            return
+        value = self._settled(weight, op.loc)
+        if _tensor(value).is_block:  # a general move may cut through blocks
+            value = self._float(value, op.loc)
+        moved = self.builder.op(op.name, value, loc=op.loc, hint=op.result.hint, **op.attrs)
+        self.weights[op.result] = _Weight(moved)
+
+    def _copy(self, op: Op) -> None:
+        stored = _READS_STORED.get(op.name, ())
+        operands = [self._read(v, op.loc, stored=i in stored) for i, v in enumerate(op.operands)]
+        made = self.builder.ops(
+            op.name, *operands, loc=op.loc, hints=[r.hint for r in op.results], **op.attrs
+        )
+        self.values |= dict(zip(op.results, made.results, strict=True))
+
+    def _read(self, value: Value, loc: Location, *, stored: bool) -> Value:
+        """The new value; a weight in its stored type or in f32."""
+        if value not in self.weights:
+            return self.values[value]
+        settled = self._settled(self.weights[value], loc)
+        return settled if stored else self._float(settled, loc)
+
+    def _settled(self, weight: _Weight, loc: Location) -> Value:
+        """The weight as a value, with its pending transpose done."""
+        if not weight.transposed:
+            return weight.value
+        value = self._float(weight.value, loc) if _tensor(weight.value).is_block else weight.value
+        weight.value = self.builder.op("core.transpose", value, perm=(1, 0), loc=loc)
+        weight.transposed = False
+        return weight.value
+
+    def _float(self, value: Value, loc: Location) -> Value:
+        """The value in f32, cast once."""
+        if _tensor(value).dtype == "f32":
+            return value
+        if value not in self.floats:
+            self.floats[value] = self.builder.op("core.cast", value, dtype="f32", loc=loc)
+        return self.floats[value]
+
+
+def _tensor(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type

@@ -7,6 +7,7 @@ weights of every format. The encoders give the same bytes as ggml's reference en
 from collections.abc import Callable
 
 import numpy as np
+
 from inferc.ir.blocks import Bytes, Floats, block_format
 
 # Byte offsets of the float16 fields (scale, and minimum where there is one) of each format.

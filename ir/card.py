@@ -1,27 +1,28 @@
 """The op card: everything that is known of an op, declared once.
 
-Type inference, verifier, printer and parser, interpreter, generated tests, cost and the op reference
-page all read the card. Adding an op is adding a card.
+Type inference, verifier, printer and parser, interpreter, generated tests, cost and the op
+reference page all read the card. Adding an op is adding a card.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from inferc.ir.dims import Dim, Size
 from inferc.ir.types import Type
 
-AttrValue = Union[None, bool, int, float, str, Dim, tuple["AttrValue", ...]]
+AttrValue = None | bool | int | float | str | Dim | tuple["AttrValue", ...]
 Attrs = Mapping[str, AttrValue]
 Infer = Callable[[Sequence[Type], Attrs], tuple[Type, ...]]
 Reference = Callable[..., Any]
 Count = Callable[[Sequence[Type], Attrs], Size]
+Counts = Callable[[Sequence[Type], Attrs], tuple[Size, ...]]
 
 
 class TypeMismatch(ValueError):
-    """Operand types or attributes do not fit the card; the message names the dim or the attribute."""
+    """Operand types or attributes do not fit the card; the message names which."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,17 @@ class Sample:
 
     operands: tuple[Type, ...]
     attrs: Attrs = field(default_factory=dict)
+    values: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Values of integer operands that must be consistent (indices into another operand)."""
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A case that `infer` must refuse, and a part of the message."""
+
+    operands: tuple[Type, ...]
+    attrs: Attrs
+    message: str
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,12 @@ class Card:
         infer: operand types and attributes to result types; raises TypeMismatch.
         reference: `reference(*arrays, **attrs)` on numpy arrays, returns an array or a tuple.
         flops: floating operations as a formula of the dims.
-        bytes_moved: overrides the default (operands read once, results written once), for an op
-            that reads only part of an operand, such as a row lookup.
+        reads: bytes read of each operand, for an op that reads only part of one, such as a row
+            lookup; by default every operand is read once.
+        writes: bytes written of each result; by default every result is written once.
         stateful: threads a state value (KV cache): never merged, duplicated or dropped while used.
         samples: cases for the generated tests.
+        refused: cases that infer must refuse, for the generated tests.
     """
 
     name: str
@@ -69,9 +83,11 @@ class Card:
     reference: Reference
     attrs: tuple[Attr, ...] = ()
     flops: Count = lambda types, attrs: 0
-    bytes_moved: Count | None = None
+    reads: Counts | None = None
+    writes: Counts | None = None
     stateful: bool = False
     samples: tuple[Sample, ...] = ()
+    refused: tuple[BadSample, ...] = ()
 
     @property
     def arity(self) -> tuple[int, int | None]:

@@ -1,7 +1,7 @@
 """The graph: values, ops, functions, modules. Frozen to all but `Rewriter` and `Builder`.
 
-A function is a flat SSA list of ops. Exactly one op, `fuse.group`, holds a body, which is a function
-of its own without free values.
+A function is a flat SSA list of ops. Exactly one op, `fuse.group`, holds a body, which is a
+function of its own without free values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Symbolic sizes: an int, or a canonical sum of products of named symbols.
 
-Comparisons are three-valued. `None` means unknown: a pass leaves the code alone, codegen emits a check.
+Comparisons are three-valued. `None` means unknown: a pass leaves the code alone, codegen emits a
+check.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def substitute(size: Size, replacements: Mapping[str, Size]) -> Size:
 
 
 def bounds(size: Size, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Smallest and largest value over the ranges of the symbols (exact for sums of one-sign terms)."""
+    """Limits of the value over the ranges of the symbols; exact if no symbol occurs twice."""
     low = high = 0
     for monomial, factor in _terms(size):
         small = large = 1

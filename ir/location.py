@@ -57,7 +57,7 @@ class DerivedLoc:
 
 
 def fuse(locations: list[Location] | tuple[Location, ...]) -> Location:
-    """One location out of several: flattened and deduplicated; a single one is returned as it is."""
+    """One location out of several, flat and without duplicates; a single one stays as it is."""
     flat: dict[Location, None] = {}
     for location in locations:
         for part in location.parts if isinstance(location, FusedLoc) else (location,):

@@ -8,63 +8,33 @@ from dataclasses import dataclass
 from inferc.ir.card import AttrValue, TypeMismatch, card
 from inferc.ir.core import Eliminated, Func, Module, Op, Value
 from inferc.ir.dims import Size, Symbol, parse_size
+from inferc.ir.lexer import ParseError, Token, caret, tokens
 from inferc.ir.location import DerivedLoc, FusedLoc, Location, ModuleLoc
 from inferc.ir.types import CacheType, TensorType, Type
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<comment>//[^\n]*)|(?P<string>"(?:\\.|[^"\\])*")|(?P<arrow>->)|(?P<range>\.\.)
-    |(?P<param>@[\w./-]+)|(?P<value>%\w+)
-    |(?P<number>-?(?:\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+))
-    |(?P<word>-?[A-Za-z_][\w.-]*)|(?P<sign>[(){}\[\]=,:|*+-]))""",
-    re.X,
-)
-
-
-class ParseError(ValueError):
-    """Text that is not IR; the message has the line with a caret."""
-
 
 @dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-
-
-def _tokens(source: str) -> list[_Token]:
-    out, position = [], 0
-    while source[position:].strip():
-        match = _TOKEN.match(source, position)
-        if match is None:
-            raise ParseError(_at(source, position, "unexpected character"))
-        kind = str(match.lastgroup)
-        if kind != "comment":
-            out.append(_Token(kind, match[kind], match.start(kind)))
-        position = match.end()
-    return [*out, _Token("end", "", len(source))]
-
-
-def _at(source: str, position: int, message: str) -> str:
-    position = min(position, max(len(source) - 1, 0))
-    while position > 0 and source[position : position + 1].isspace():
-        position += 1 if position + 1 < len(source) else -position
-    line = source.count("\n", 0, position)
-    start = source.rfind("\n", 0, position) + 1
-    text = source[start:].split("\n", 1)[0]
-    return f"line {line + 1}: {message}\n{text}\n{' ' * (position - start)}^"
+class _Statement:
+    name: str
+    operands: list[Value]
+    attrs: dict[str, AttrValue]
+    hints: list[str]
+    types: list[Type]
+    body: Func | None
+    token: Token
 
 
 class _Parser:
     def __init__(self, source: str) -> None:
-        self.source, self.tokens, self.i = source, _tokens(source), 0
+        self.source, self.tokens, self.i = source, tokens(source), 0
 
     # -- tokens
     @property
-    def peek(self) -> _Token:
+    def peek(self) -> Token:
         return self.tokens[self.i]
 
-    def error(self, message: str, token: _Token | None = None) -> ParseError:
-        return ParseError(_at(self.source, (token or self.peek).start, message))
+    def error(self, message: str, token: Token | None = None) -> ParseError:
+        return ParseError(caret(self.source, (token or self.peek).start, message))
 
     def next(self, kind: str | None = None, text: str | None = None) -> str:
         token = self.peek
@@ -110,18 +80,26 @@ class _Parser:
             raise self.error(str(error), token) from None
 
     def cache_type(self) -> CacheType:
-        fields: list[int] = []
+        sizes: list[int] = []
         for _ in range(3):
-            fields.append(int(self.next("number")))
+            sizes.append(self.integer())
             self.next(text=",")
-        dtype, options = self.next("word"), {"page": None, "window": None}
-        options_int: dict[str, int | None] = dict(options)
+        dtype = self.next("word")
+        options: dict[str, int | None] = {"page": None, "window": None}
         while self.accept(","):
+            if self.peek.text not in options:
+                raise self.error(f"expected {' or '.join(options)}, found {self.peek.text!r}")
             key = self.next("word")
             self.next(text="=")
-            options_int[key] = int(self.next("number"))
+            options[key] = self.integer()
         self.next(text="]")
-        return CacheType(*fields, dtype, options_int["page"], options_int["window"])
+        kv_heads, k_dim, v_dim = sizes
+        return CacheType(kv_heads, k_dim, v_dim, dtype, options["page"], options["window"])
+
+    def integer(self) -> int:
+        if "." in self.peek.text:
+            raise self.error(f"expected a whole number, found {self.peek.text!r}")
+        return int(self.next("number"))
 
     def types(self) -> list[Type]:
         out = [self.type()]
@@ -206,14 +184,18 @@ class _Parser:
 
     def ranges(self, func: Func) -> None:
         while True:
+            token = self.peek
             name = self.next("word")
             self.next(text="in")
-            low = int(self.next("number"))
+            low = self.integer()
             self.next("range")
-            high, divisor = int(self.next("number")), 1
+            high, divisor = self.integer(), 1
             if self.accept("mult"):
-                divisor = int(self.next("number"))
-            func.symbols[name] = Symbol(name, low, high, divisor)
+                divisor = self.integer()
+            try:
+                func.symbols[name] = Symbol(name, low, high, divisor)
+            except ValueError as error:
+                raise self.error(str(error), token) from None
             if not self.accept(","):
                 return
 
@@ -247,7 +229,8 @@ class _Parser:
         if name == "param":
             attrs: dict[str, AttrValue] = {"name": self.next("param")[1:]}
             self.next(text=":")
-            self.finish(func, names, name, [], attrs, hints, [self.type()], None, token)
+            parts = _Statement(name, [], attrs, hints, [self.type()], None, token)
+            self.finish(func, names, parts)
             return
         self.next(text="(")
         if name == "fuse.group":
@@ -262,7 +245,8 @@ class _Parser:
         if body is not None:
             self.next(text="{")
             self.body(body, {a.hint: a for a in body.args}, "yield")
-        self.finish(func, names, name, operands, attrs, hints, types, body, token)
+        parts = _Statement(name, operands, attrs, hints, types, body, token)
+        self.finish(func, names, parts)
 
     def group_operands(self, names: dict[str, Value], body: Func) -> list[Value]:
         operands: list[Value] = []
@@ -285,36 +269,28 @@ class _Parser:
                 raise self.error("expected , or }")
         return out
 
-    def finish(
-        self,
-        func: Func,
-        names: dict[str, Value],
-        name: str,
-        operands: list[Value],
-        attrs: dict[str, AttrValue],
-        hints: list[str],
-        types: list[Type],
-        body: Func | None,
-        token: _Token,
-    ) -> None:
+    def finish(self, func: Func, names: dict[str, Value], parts: _Statement) -> None:
+        name, body, types = parts.name, parts.body, parts.types
         fixed = types if name == "param" or body is not None else None
         try:
             op = Op(
-                card(name), operands, attrs, loc=self.optional_loc(), hints=hints, body=body,
-                result_types=fixed,
+                card(name), parts.operands, parts.attrs, loc=self.optional_loc(),
+                hints=parts.hints, body=body, result_types=fixed,
             )  # fmt: skip
         except (TypeMismatch, KeyError) as error:
-            raise self.error(str(error.args[0]), token) from None
-        if [r.type for r in op.results] != types:
-            found = ", ".join(str(r.type) for r in op.results)
-            raise self.error(
-                f"{name} gives {found}, the text says {', '.join(map(str, types))}", token
-            )
-        if body is not None and [r.type for r in body.results] != types:
-            raise self.error(f"{name}: the body yields other types than the group has", token)
-        for hint, result in zip(hints, op.results, strict=True):
+            raise self.error(str(error.args[0]), parts.token) from None
+        declared = ", ".join(map(str, types))
+        for found in [op.results] + ([body.results] if body is not None else []):
+            if [r.type for r in found] != types:
+                gives = ", ".join(str(r.type) for r in found)
+                message = f"{name} gives {gives}, the text says {declared}"
+                raise self.error(message, parts.token)
+        if len(parts.hints) != len(op.results):
+            message = f"{name} gives {len(op.results)} values, {len(parts.hints)} are named"
+            raise self.error(message, parts.token)
+        for hint, result in zip(parts.hints, op.results, strict=True):
             if hint in names:
-                raise self.error(f"%{hint} is defined twice", token)
+                raise self.error(f"%{hint} is defined twice", parts.token)
             names[hint] = result
         func.ops.append(op)
 

@@ -37,6 +37,13 @@ def format_loc(loc: Location) -> str:
     return f"{loc.pass_name}({format_loc(loc.of)})"
 
 
+class _Ids(dict[Value, str]):
+    """Names of values; a value that the function does not define prints as `%?hint`."""
+
+    def __missing__(self, value: Value) -> str:
+        return f"?{value.hint}"
+
+
 class _Printer:
     def __init__(self, *, locations: bool, names: bool) -> None:
         self.locations, self.names = locations, names
@@ -53,7 +60,7 @@ class _Printer:
         return [*lines, indent + "}"]
 
     def _name_values(self, func: Func) -> dict[Value, str]:
-        ids: dict[Value, str] = {}
+        ids = _Ids()
         taken: set[str] = set()
         counters: dict[str, int] = {}
         for value in [*func.args, *(r for op in func.ops for r in op.results)]:
@@ -89,7 +96,7 @@ class _Printer:
             operands = ", ".join(f"%{ids[v]}" for v in op.operands)
             return [f"{indent}{left} = {op.name}({operands}){attrs} : {types}{tail}"]
         inner = self._name_values(op.body)
-        pairs = zip(op.body.args, op.operands, strict=True)
+        pairs = zip(op.body.args, op.operands, strict=False)  # the verifier prints broken groups
         operands = ", ".join(f"%{inner[a]} = %{ids[v]}" for a, v in pairs)
         head = f"{indent}{left} = {op.name}({operands}){attrs} : {types} {{"
         body = self._body(op.body, inner, indent + "  ", "yield")
@@ -99,6 +106,16 @@ class _Printer:
 def print_func(func: Func, *, locations: bool = False) -> str:
     """A function as text."""
     return "\n".join(_Printer(locations=locations, names=True).func(func)) + "\n"
+
+
+def print_ops(func: Func, *, around: Op, count: int) -> list[str]:
+    """Lines of an op, marked, and of up to `count` ops before and after it."""
+    printer, at = _Printer(locations=False, names=True), func.ops.index(around)
+    ids, lines = printer._name_values(func), list[str]()
+    for op in func.ops[max(0, at - count) : at + count + 1]:
+        mark = "> " if op is around else "  "
+        lines += [mark + line for line in printer._op(op, ids, "  ")]
+    return lines
 
 
 def print_module(module: Module, *, locations: bool = False) -> str:

@@ -29,7 +29,7 @@ def gelu(x: np.ndarray, approximate: str = "none") -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x * sigmoid(x)."""
+    """X * sigmoid(x)."""
     return x * _sigmoid(x)
 
 

@@ -230,7 +230,7 @@ def attend(
     scale: float,
     softcap: float | None,
 ) -> np.ndarray:
-    """q [Q, H, D], k [K, G, D], v [K, G, E], seen bool [Q, K] -> [Q, H, E]."""
+    """Q [Q, H, D], k [K, G, D], v [K, G, E], seen bool [Q, K] -> [Q, H, E]."""
     repeat = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, repeat, 1), np.repeat(v, repeat, 1)
     scores = np.einsum("qhd,khd->hqk", q, k) * q.dtype.type(scale)

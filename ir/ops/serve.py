@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
-from inferc.ir.dims import Size
+from inferc.ir.dims import Size, sym
 from inferc.ir.ops._shapes import Dims
 from inferc.ir.ops.nn import attend, causal_mask
 from inferc.ir.types import CacheType, TensorType, Type
@@ -41,11 +41,14 @@ def _append(kv: CacheArrays, k: np.ndarray, v: np.ndarray, slots: np.ndarray) ->
     return keys, values
 
 
-def _append_bytes(types: Sequence[Type], attrs: Attrs) -> Size:
-    cache, k, v, slots = types
+def _append_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
+    return 0, *(t.nbytes for t in types[1:] if isinstance(t, TensorType))
+
+
+def _append_writes(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
+    cache, k = types[:2]
     assert isinstance(cache, CacheType) and isinstance(k, TensorType)
-    assert isinstance(v, TensorType) and isinstance(slots, TensorType)
-    return k.nbytes + v.nbytes + slots.nbytes + k.shape[0] * cache.bytes_per_token
+    return (k.shape[0] * cache.bytes_per_token,)
 
 
 _CACHE = CacheType(2, 8, 6, "f32", 4)
@@ -57,11 +60,25 @@ register(
         ("kv: cache", "k: [T, G, D]", "v: [T, G, E]", "slots: [T]"),
         _infer_append,
         _append,
-        bytes_moved=_append_bytes,
+        reads=_append_reads,
+        writes=_append_writes,
         stateful=True,
-        samples=(Sample((_CACHE, *_NEW)),),
+        samples=(Sample((_CACHE, *_NEW), values={3: (5, 2, 0)}),),
     )
 )
+
+
+def context_size(window: int | None) -> Size:
+    """Symbol for the mean number of cached tokens a sequence that attention reads.
+
+    `C` without a window; `C_512` (the smaller of C and 512) with one. See `inferc.ir.cost`.
+    """
+    return sym("C" if window is None else f"C_{window}")
+
+
+def attended_size(window: int | None) -> Size:
+    """Symbol for the mean number of keys that one query sees: `A`, or `A_512` with a window."""
+    return sym("A" if window is None else f"A_{window}")
 
 
 def _infer_paged(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
@@ -100,6 +117,36 @@ def _paged(
     return out
 
 
+def _window(attrs: Attrs) -> int | None:
+    window = attrs["window"]
+    assert window is None or isinstance(window, int)
+    return window
+
+
+def _paged_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
+    q, cache, positions, starts, contexts, tables = types
+    assert isinstance(cache, CacheType) and isinstance(contexts, TensorType)
+    sequences = contexts.shape[0]
+    kv = sequences * context_size(_window(attrs)) * cache.bytes_per_token
+    rest = (t.nbytes for t in (positions, starts, contexts, tables) if isinstance(t, TensorType))
+    assert isinstance(q, TensorType)
+    return q.nbytes, kv, *rest
+
+
+def _paged_flops(types: Sequence[Type], attrs: Attrs) -> Size:
+    q, cache = types[:2]
+    assert isinstance(q, TensorType) and isinstance(cache, CacheType)
+    per_key = 2 * (cache.k_dim + cache.v_dim) + 10  # scores, weighted sum, soft-max
+    return q.shape[0] * q.shape[1] * attended_size(_window(attrs)) * per_key
+
+
+_PAGED = (
+    TensorType((4, 4, 8), "f32"), _CACHE, TensorType((4,), "i32"), TensorType((3,), "i32"),
+    TensorType((2,), "i32"), TensorType((2, 2), "i32"),
+)  # fmt: skip
+# Two sequences: three new tokens at positions 3, 4, 5, then one at position 0.
+_PAGED_VALUES = {2: (3, 4, 5, 0), 3: (0, 3, 4), 4: (6, 1), 5: (2, 0, 1, 1)}
+
 register(
     Card(
         "serve.paged_attention",
@@ -110,21 +157,36 @@ register(
         ),
         _infer_paged,
         _paged,
-        attrs=(Attr("scale", (float,)), Attr("window", (int,), False), Attr("softcap", (float,), False)),
-        # Context lengths are data: cost is filled in by inferc.ir.cost with the symbol C (mean context).
-        stateful=False,
+        attrs=(
+            Attr("scale", (float,)),
+            Attr("window", (int,), False),
+            Attr("softcap", (float,), False),
+        ),
+        flops=_paged_flops,
+        reads=_paged_reads,
+        samples=tuple(
+            Sample(_PAGED, {"scale": 0.35, **extra}, _PAGED_VALUES)
+            for extra in ({}, {"window": 2}, {"softcap": 20.0})
+        ),
     )
 )  # fmt: skip
+
+
+def _no_group_types(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    raise TypeMismatch("fuse.group: types come from the body")
+
+
+def _no_group_reference(*_: np.ndarray, **__: object) -> np.ndarray:
+    raise RuntimeError("the interpreter runs the body")
+
 
 register(
     Card(
         "fuse.group",
         "Ops outlined by fusion; the body keeps what it computes. One group is one kernel.",
         ("*x: any",),
-        lambda types, attrs: (_ for _ in ()).throw(
-            TypeMismatch("fuse.group: types come from the body")
-        ),
-        lambda *x: (_ for _ in ()).throw(RuntimeError("the interpreter runs the body")),
+        _no_group_types,
+        _no_group_reference,
         attrs=(
             Attr("kind", (str,), False, ""),
             Attr("kernel", (str,), False, ""),

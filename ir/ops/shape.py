@@ -125,7 +125,7 @@ register(
 )
 
 
-def _infer_slice(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+def _infer_slice(types: Sequence[Type], attrs: Attrs) -> tuple[TensorType]:
     x = tensor_of("core.slice", "x", types[0])
     axis = axis_of("core.slice", attrs["axis"], x.rank)
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
@@ -153,6 +153,7 @@ register(
         ("x: [..]",),
         _infer_slice,
         _slice,
+        reads=lambda types, attrs: (_infer_slice(types, attrs)[0].nbytes,),
         attrs=(
             Attr("axis", (int,)),
             Attr("start", _SIZE),
@@ -234,10 +235,10 @@ def _infer_gather_rows(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     return (x.with_shape((rows.shape[0], *x.shape[1:])),)
 
 
-def _row_bytes(types: Sequence[Type], attrs: Attrs) -> Size:
+def _row_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
     x, rows = types
     assert isinstance(x, TensorType) and isinstance(rows, TensorType)
-    return rows.nbytes + x.with_shape((rows.shape[0], *x.shape[1:])).nbytes * 2
+    return x.with_shape((rows.shape[0], *x.shape[1:])).nbytes, rows.nbytes
 
 
 register(
@@ -247,8 +248,8 @@ register(
         ("x: [T, ..]", "rows: [L]"),
         _infer_gather_rows,
         lambda x, rows: x[rows],
-        bytes_moved=_row_bytes,
-        samples=(Sample((TensorType((5, 3), "f32"), TensorType((2,), "i32"))),),
+        reads=_row_reads,
+        samples=(Sample((TensorType((5, 3), "f32"), TensorType((2,), "i32")), values={1: (4, 1)}),),
     )
 )
 
@@ -263,11 +264,10 @@ def _infer_embedding(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     return (TensorType((*ids.shape, w.shape[1]), compute_dtype(w)),)
 
 
-def _embedding_bytes(types: Sequence[Type], attrs: Attrs) -> Size:
+def _embedding_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
     w, ids = types
     assert isinstance(w, TensorType) and isinstance(ids, TensorType)
-    rows = (*ids.shape, w.shape[1])
-    return ids.nbytes + w.with_shape(rows).nbytes + TensorType(rows, compute_dtype(w)).nbytes
+    return w.with_shape((*ids.shape, w.shape[1])).nbytes, ids.nbytes
 
 
 register(
@@ -277,10 +277,13 @@ register(
         ("w: [V, H]", "ids: [..]"),
         _infer_embedding,
         lambda w, ids: w[ids],
-        bytes_moved=_embedding_bytes,
+        reads=_embedding_reads,
         samples=(
-            Sample((TensorType((7, 4), "f32"), TensorType((2, 3), "i64"))),
-            Sample((TensorType((7, 32), "q8_0"), TensorType((3,), "i32"))),
+            Sample(
+                (TensorType((7, 4), "f32"), TensorType((2, 3), "i64")),
+                values={1: (0, 6, 3, 3, 1, 2)},
+            ),
+            Sample((TensorType((7, 32), "q8_0"), TensorType((3,), "i32")), values={1: (6, 0, 5)}),
         ),
     )
 )

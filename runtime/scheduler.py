@@ -300,6 +300,16 @@ class Scheduler:
         return StepOutput(sequence.id, sampled, reason)
 
 
+class CheckingScheduler(Scheduler):
+    """Checks the invariants after each step; chosen by `INFERC_CHECK=1`."""
+
+    def commit(self, plan: Plan, sampled: Mapping[SequenceId, Sampled]) -> list[StepOutput]:
+        """Commit, then raise if any block is miscounted."""
+        outputs = super().commit(plan, sampled)
+        self.check()
+        return outputs
+
+
 def _urgency(sequence: Sequence) -> tuple[int, int]:
     return sequence.urgency
 

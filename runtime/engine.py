@@ -1,0 +1,213 @@
+"""The engine as most programs use it: load an artifact, generate, stream, chat."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from inferc.errors import RequestError
+from inferc.runtime.artifact import Manifest, check_digests, read_manifest
+from inferc.runtime.chat import ChatTemplate, Message, load_chat_template
+from inferc.runtime.engine_core import EngineCore, Prompt
+from inferc.runtime.events import Completion, CompletionBuilder, Event
+from inferc.runtime.executors.base import Executor
+from inferc.runtime.executors.cpu import CpuExecutor
+from inferc.runtime.generation import load_defaults
+from inferc.runtime.host import default_threads
+from inferc.runtime.kv_budget import kv_budget
+from inferc.runtime.request import RequestId, SamplingParams
+from inferc.runtime.scheduler import SchedulerConfig, StepOutput
+from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
+
+
+class Engine(EngineCore):
+    r"""Serves one model to one caller; `AsyncEngine` serves many. Closes as a context manager.
+
+    Options of a request are the fields of `SamplingParams`, by keyword, over the artifact's
+    defaults: `engine.stream("Hello", temperature=0.7, stop="\n")`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: TextTokenizer,
+        config: SchedulerConfig,
+        *,
+        defaults: SamplingParams | None = None,
+        check: bool | None = None,
+        chat_template: ChatTemplate | None = None,
+        manifest: Manifest | None = None,
+    ) -> None:
+        super().__init__(executor, tokenizer, config, defaults=defaults, check=check)
+        self.chat_template = chat_template
+        self.manifest = manifest
+        self._inboxes: dict[RequestId, deque[Event]] = {}
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        **options: Any,
+    ) -> list[Completion]:
+        """Complete one prompt or several together: `n` completions each, in order."""
+        batch = split_prompts(prompts)
+        resolved = self.sampling(params, **options)
+        requests: list[RequestId] = []
+        try:
+            for prompt in batch:
+                requests.append(self._open(prompt, resolved, priority))
+            completions: list[Completion] = []
+            for number, request in enumerate(requests):
+                builder = CompletionBuilder(resolved.n, number)
+                while not builder.done:
+                    builder.add(self._next_event(request))
+                completions += builder.build()
+            return completions
+        finally:
+            for request in requests:
+                self._abandon(request)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        **options: Any,
+    ) -> Iterator[Event]:
+        """Events of one prompt as they come. Leaving the loop early cancels the request."""
+        resolved = self.sampling(params, **options)
+        return self._events(self._open(prompt, resolved, priority), resolved.n)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> list[Completion]:
+        """Answer a conversation: `n` completions."""
+        prompt = self.chat_prompt(messages, **(template_variables or {}))
+        return self.generate(prompt, params, **options)
+
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Iterator[Event]:
+        """Answer a conversation, as events."""
+        prompt = self.chat_prompt(messages, **(template_variables or {}))
+        return self.stream(prompt, params, **options)
+
+    def chat_prompt(self, messages: Sequence[Message], **variables: Any) -> list[int]:
+        """Ids of a conversation, by the model's own chat template."""
+        if self.chat_template is None:
+            raise RequestError(
+                "The model has no chat template (it is a base model): use `generate` or `stream`"
+                " with a prompt of your own."
+            )
+        return self.tokenizer.encode_rendered(self.chat_template.render(messages, **variables))
+
+    # -- routing: each caller gets its own events, whoever runs the step --------------------
+
+    def _open(self, prompt: Prompt, params: SamplingParams, priority: int) -> RequestId:
+        request = self.add_request(prompt, params, priority=priority)
+        self._inboxes[request] = deque()
+        return request
+
+    def _events(self, request: RequestId, samples: int) -> Iterator[Event]:
+        try:
+            while samples:
+                event = self._next_event(request)
+                samples -= event.finish_reason is not None
+                yield event
+        finally:
+            self._abandon(request)
+
+    def _next_event(self, request: RequestId) -> Event:
+        inbox = self._inboxes[request]
+        while not inbox:
+            # Requests of `add_request` have no inbox: the caller's next `step` returns their events.
+            self._undelivered = self.step()
+        return inbox.popleft()
+
+    def _deliver(self, outputs: list[StepOutput]) -> list[Event]:
+        """Events for open streams go to their inboxes, all others to the caller of `step`."""
+        others = []
+        for event in super()._deliver(outputs):
+            self._inboxes.get(event.request, others).append(event)
+        return others
+
+    def _abandon(self, request: RequestId) -> None:
+        """Forget a request, finished or not."""
+        self.cancel(request)
+        self._undelivered = [event for event in self._undelivered if event.request != request]
+        self._inboxes.pop(request, None)
+
+
+def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A lone prompt (text, or ids) becomes a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if all(isinstance(item, int) for item in prompts):
+        return [cast(Sequence[int], prompts)]
+    return list(cast(Sequence[Prompt], prompts))
+
+
+def load(
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    kv_budget_bytes: int | None = None,
+    check: bool = True,
+    prefix_cache: bool = True,
+    chunk_tokens: int | None = None,
+) -> Engine:
+    """Load an artifact for this machine.
+
+    Args:
+        path: The artifact's folder.
+        threads: Worker threads; by default one for each physical core this process may use.
+        kv_budget_bytes: Memory for KV pages; by default room for one full context or 16,384
+            tokens, at most a quarter of the memory. It becomes resident as pages are used.
+        check: Compare every file with its digest first.
+        prefix_cache: Reuse the pages of prompts with the same beginning.
+        chunk_tokens: Most tokens of one prompt in one step; fewer keep running answers smoother.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if check:
+        check_digests(folder, manifest)
+    tokenizer = load_tokenizer(folder / "tokenizer.json", manifest.tokens)
+    budget = kv_budget(manifest.kv, manifest.limits, kv_budget_bytes)
+    executor = CpuExecutor(folder, manifest, budget, threads or default_threads())
+    limits = manifest.limits
+    config = SchedulerConfig(
+        limits.step_tokens, limits.sequences, limits.context_tokens, chunk_tokens, prefix_cache
+    )
+    return Engine(
+        executor,
+        tokenizer,
+        config,
+        defaults=load_defaults(folder),
+        chat_template=load_chat_template(folder, tokenizer),
+        manifest=manifest,
+    )

@@ -1,0 +1,216 @@
+"""The engine's core: requests in, a step at a time, events out. What servers drive."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from inferc.errors import RequestError
+from inferc.runtime.block_manager import BlockManager
+from inferc.runtime.events import Event
+from inferc.runtime.executors.base import Executor, Logits
+from inferc.runtime.output_text import OutputText
+from inferc.runtime.plan import Plan, PlannedSequence, Rows
+from inferc.runtime.request import RequestId, SamplingParams, SequenceId
+from inferc.runtime.request import Sequence as ServedSequence
+from inferc.runtime.runner import Observer, Runner
+from inferc.runtime.sampler import Sampler
+from inferc.runtime.scheduler import (
+    CheckingScheduler,
+    Scheduler,
+    SchedulerConfig,
+    SchedulerStats,
+    StepOutput,
+)
+from inferc.runtime.tokenizer import TextTokenizer
+
+Prompt = str | Sequence[int]
+"""Text, or the ids of tokens as they are (nothing is added to them)."""
+
+
+class EngineCore:
+    """Scheduler, runner and the text of each sequence."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: TextTokenizer,
+        config: SchedulerConfig,
+        *,
+        defaults: SamplingParams | None = None,
+        check: bool | None = None,
+    ) -> None:
+        self.executor = executor
+        self.tokenizer = tokenizer
+        self.defaults = defaults or SamplingParams()
+        if check is None:
+            check = os.environ.get("INFERC_CHECK") == "1"
+        blocks = BlockManager(executor.total_blocks, executor.page_tokens)
+        self.scheduler = (CheckingScheduler if check else Scheduler)(config, blocks)
+        self._runner = Runner(executor, Sampler(tokenizer.known_ids(executor.vocab_size)))
+        self._outputs: dict[SequenceId, OutputText] = {}
+        self._unfinished: dict[RequestId, set[SequenceId]] = {}
+        self._undelivered: list[Event] = []
+        self._request_ids = map(RequestId, count())
+        self._sequence_ids = map(SequenceId, count())
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """Counts of steps, tokens, preemptions and cache hits."""
+        return self.scheduler.stats
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to deliver."""
+        return self.scheduler.has_work or bool(self._undelivered)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Let `observer(plan, logits)` see every step: for logs, replay and tests."""
+        self._runner.observer = observer
+
+    def sampling(self, params: SamplingParams | None = None, **options: Any) -> SamplingParams:
+        """`params`, or the artifact's defaults, with `options` applied; refuses bad values."""
+        resolved = (params or self.defaults).with_options(**options)
+        self._runner.sampler.check(resolved)
+        return resolved
+
+    def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        **options: Any,
+    ) -> RequestId:
+        """Queue a request; a larger `priority` is served first. Refused if it cannot fit."""
+        resolved = self.sampling(params, **options)
+        token_ids = self._prompt_ids(prompt)
+        request = next(self._request_ids)
+        seed = secrets.randbits(64) if resolved.seed is None else resolved.seed
+        leader: SequenceId | None = None
+        self._unfinished[request] = set()
+        for index in range(resolved.n):
+            sequence = self._new_sequence(token_ids, resolved, priority, leader)
+            leader = leader if leader is not None else sequence.id
+            self.scheduler.add(sequence)
+            self._runner.sampler.add(sequence.id, resolved, token_ids, seed, index)
+            self._outputs[sequence.id] = OutputText(
+                request, index, sequence, resolved, self.tokenizer
+            )
+            self._unfinished[request].add(sequence.id)
+        return request
+
+    def cancel(self, request: RequestId) -> bool:
+        """End a request; its last events say `cancelled`. False if it is not being served."""
+        sequences = self._unfinished.get(request)
+        if sequences is None:
+            return False
+        for sequence in sorted(sequences):
+            self._undelivered.append(self._outputs[sequence].cancel())
+            self._forget(sequence)
+        return True
+
+    def step(self) -> list[Event]:
+        """Run one step; returns the events of all requests."""
+        plan = self.scheduler.plan()
+        sampled = self._runner.run(plan)
+        return self._deliver(self.scheduler.commit(plan, sampled))
+
+    def logits(self, token_ids: Sequence[int], chunk_tokens: int | None = None) -> Logits:
+        """Logits of every position, `[len(token_ids), vocab]`, computed in chunks over pages.
+
+        For checking a model: nothing is sampled, and neither running requests nor the prefix cache
+        take part.
+        """
+        token_ids = self._prompt_ids(token_ids, generated_tokens=0)
+        blocks = self.scheduler.blocks.allocate(self.scheduler.blocks.blocks_for(len(token_ids)))
+        if blocks is None:
+            raise RequestError(
+                f"{len(token_ids)} tokens need more pages than the {self.scheduler.blocks.free}"
+                " that are free; finish other requests first, or raise kv_budget_bytes."
+            )
+        logits = np.empty((len(token_ids), self.executor.vocab_size), np.float32)
+        step_tokens = self.scheduler.config.step_tokens
+        chunk = min(chunk_tokens or step_tokens, step_tokens)
+        sequence = next(self._sequence_ids)
+        try:
+            for start in range(0, len(token_ids), chunk):
+                part = tuple(token_ids[start : start + chunk])
+                entry = PlannedSequence(sequence, start, part, tuple(blocks), Rows.ALL)
+                logits[start : start + chunk] = self.executor.run(Plan(0, (entry,)))
+        finally:
+            self.scheduler.blocks.release(blocks)
+        return logits
+
+    def close(self) -> None:
+        """Give back threads and memory; safe to call twice."""
+        self.executor.close()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _prompt_ids(self, prompt: Prompt, generated_tokens: int = 1) -> list[int]:
+        """Ids of a prompt that fits, with room for a token to generate."""
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not token_ids:
+            raise RequestError("The prompt is empty: expected at least one token.")
+        vocab_size = self.executor.vocab_size
+        for token in token_ids:
+            if not 0 <= token < vocab_size:
+                raise RequestError(
+                    f"The prompt has token {token}; the model knows 0 to {vocab_size - 1}."
+                )
+        longest = self.scheduler.capacity_tokens - generated_tokens
+        if len(token_ids) > longest:
+            context_tokens = self.scheduler.config.context_tokens
+            limit = (
+                f"the artifact's context of {context_tokens} tokens"
+                if self.scheduler.capacity_tokens == context_tokens
+                else "the memory for KV; raise kv_budget_bytes"
+            )
+            raise RequestError(
+                f"The prompt has {len(token_ids)} tokens, and at most {longest} fit. The limit is"
+                f" {limit}."
+            )
+        return token_ids
+
+    def _new_sequence(
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        priority: int,
+        leader: SequenceId | None,
+    ) -> ServedSequence:
+        stop_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_ids |= frozenset(self.tokenizer.facts.eos)
+        length = min(len(token_ids) + params.max_tokens, self.scheduler.capacity_tokens)
+        return ServedSequence(
+            next(self._sequence_ids),
+            len(token_ids),
+            list(token_ids),
+            length,
+            stop_ids,
+            priority,
+            leader,
+        )
+
+    def _deliver(self, outputs: list[StepOutput]) -> list[Event]:
+        """Turn accepted tokens into events; a stop string ends a sequence here."""
+        events, self._undelivered = self._undelivered, []
+        for output in outputs:
+            text = self._outputs[output.sequence]
+            events.append(text.accept(output))
+            if text.finish_reason is not None:
+                self._forget(output.sequence)
+        return events
+
+    def _forget(self, sequence: SequenceId) -> None:
+        self.scheduler.finish(sequence)
+        self._runner.sampler.remove(sequence)
+        request = self._outputs.pop(sequence).request
+        self._unfinished[request].discard(sequence)
+        if not self._unfinished[request]:
+            del self._unfinished[request]

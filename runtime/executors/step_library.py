@@ -1,0 +1,79 @@
+"""The generated step library, through ctypes. Mirrors `codegen/include/inferc/step_abi.h`."""
+
+import ctypes
+from pathlib import Path
+
+from inferc.errors import ArtifactError, InfercError
+from inferc.runtime.artifact import ABI_VERSION
+
+_Int32Pointer = ctypes.c_void_p
+
+
+class StepArgs(ctypes.Structure):
+    """`inferc_step_args`; see the header for units and shapes."""
+
+    _fields_ = (
+        ("tokens", ctypes.c_int32),
+        ("sequences", ctypes.c_int32),
+        ("logit_rows", ctypes.c_int32),
+        ("table_stride", ctypes.c_int32),
+        ("ids", _Int32Pointer),
+        ("positions", _Int32Pointer),
+        ("slots", _Int32Pointer),
+        ("sequence_starts", _Int32Pointer),
+        ("context_lengths", _Int32Pointer),
+        ("block_tables", _Int32Pointer),
+        ("logit_indices", _Int32Pointer),
+        ("weights", ctypes.c_void_p),
+        ("caches", ctypes.c_void_p),
+        ("arena", ctypes.c_void_p),
+        ("logits", ctypes.c_void_p),
+    )
+
+
+class StepLibrary:
+    """A loaded step library and its pool of worker threads."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._library = _load(path)
+        self._pool: int | None = self._library.inferc_pool_create(threads)
+        if not self._pool:
+            raise InfercError(f"Could not start {threads} worker threads for the step.")
+
+    def run(self, args: StepArgs, decode: bool) -> None:
+        """Run one step; the interpreter's lock is free meanwhile."""
+        step = self._library.inferc_step_decode if decode else self._library.inferc_step_prefill
+        code = step(self._pool, ctypes.byref(args))
+        if code != 0:
+            raise InfercError(
+                f"The compiled step refused its input with code {code} (see step_abi.h):"
+                f" {args.tokens} tokens of {args.sequences} sequences,"
+                f" {args.logit_rows} logit rows."
+            )
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._pool:
+            self._library.inferc_pool_destroy(self._pool)
+            self._pool = None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path.resolve()))
+        library.inferc_abi_version.restype = ctypes.c_int32
+        version = library.inferc_abi_version()
+        library.inferc_pool_create.restype = ctypes.c_void_p
+        library.inferc_pool_create.argtypes = (ctypes.c_int32,)
+        library.inferc_pool_destroy.restype = None
+        library.inferc_pool_destroy.argtypes = (ctypes.c_void_p,)
+        for step in (library.inferc_step_prefill, library.inferc_step_decode):
+            step.restype = ctypes.c_int32
+            step.argtypes = (ctypes.c_void_p, ctypes.POINTER(StepArgs))
+    except (OSError, AttributeError) as error:
+        raise ArtifactError(f"{path}: the step library cannot be loaded ({error}).") from error
+    if version != ABI_VERSION:
+        raise ArtifactError(
+            f"{path}: expected step ABI {ABI_VERSION}, found {version}; compile the model again."
+        )
+    return library

@@ -1,0 +1,230 @@
+"""Logits to tokens, on the host, in float64.
+
+Each sequence has its own random numbers, counted by position: a token depends on the request's
+seed, its place in the output and its logits, never on what else is in the batch. Greedy decoding
+uses no random numbers; of equal logits the lowest id wins, here as in every filter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from inferc.errors import InfercError, RequestError
+from inferc.runtime.request import Sampled, SamplingParams, SequenceId
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+_FIRST_CANDIDATES = 64
+
+
+@dataclass
+class _State:
+    """What sampling needs to know of a sequence."""
+
+    params: SamplingParams
+    key: tuple[int, int]
+    prompt_ids: Ids
+    bias_ids: Ids
+    bias: Floats
+    sampled: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def plain_greedy(self) -> bool:
+        params = self.params
+        return (
+            params.temperature == 0
+            and params.logprobs is None
+            and params.repetition_penalty == 1
+            and params.presence_penalty == 0
+            and params.frequency_penalty == 0
+            and not params.logit_bias
+        )
+
+
+class Sampler:
+    """Samples for all sequences; `known_ids` tells which columns of the logits are tokens."""
+
+    def __init__(self, known_ids: npt.NDArray[np.bool_]) -> None:
+        self._vocab_size = len(known_ids)
+        self._known_ids = known_ids
+        self._end = int(np.flatnonzero(known_ids)[-1]) + 1
+        self._holes: Ids = np.flatnonzero(~known_ids[: self._end])
+        self._states: dict[SequenceId, _State] = {}
+
+    def check(self, params: SamplingParams) -> None:
+        """Refuse biases that no step could honour; afterwards sampling cannot fail on them."""
+        for token in params.logit_bias:
+            if not 0 <= token < self._vocab_size:
+                raise RequestError(
+                    f"logit_bias: expected token ids of 0 to {self._vocab_size - 1}, found {token}."
+                )
+        forbidden = [token for token, bias in params.logit_bias.items() if bias == -np.inf]
+        if len(forbidden) >= np.count_nonzero(self._known_ids) and not self._any_left(forbidden):
+            raise RequestError("logit_bias: forbids every token, so that none could be sampled.")
+
+    def add(
+        self,
+        sequence: SequenceId,
+        params: SamplingParams,
+        prompt_ids: Sequence[int],
+        seed: int,
+        sample_index: int = 0,
+    ) -> None:
+        """Start a sequence. Samples of one request share its seed and differ in their index."""
+        bias_ids = np.array(sorted(params.logit_bias), np.int64)
+        self._states[sequence] = _State(
+            params,
+            (seed & (2**64 - 1), sample_index),
+            np.unique(np.array(prompt_ids, np.int64)),
+            bias_ids,
+            np.array([params.logit_bias[int(token)] for token in bias_ids], np.float64),
+        )
+
+    def _any_left(self, forbidden: list[int]) -> bool:
+        allowed = self._known_ids.copy()
+        allowed[forbidden] = False
+        return bool(allowed.any())
+
+    def remove(self, sequence: SequenceId) -> None:
+        """Forget a sequence; unknown ones are ignored."""
+        self._states.pop(sequence, None)
+
+    def sample(
+        self, sequences: Sequence[SequenceId], logits: npt.NDArray[np.float32]
+    ) -> Mapping[SequenceId, Sampled]:
+        """One token for each row of `logits`."""
+        return {
+            sequence: self._sample_row(self._states[sequence], row)
+            for sequence, row in zip(sequences, logits, strict=True)
+        }
+
+    def _sample_row(self, state: _State, row: npt.NDArray[np.float32]) -> Sampled:
+        if state.plain_greedy and not len(self._holes):
+            token = int(np.argmax(row[: self._end]))
+            _refuse_nan(float(row[token]))
+            sampled = Sampled(token)
+        else:
+            sampled = self._sample_masked(state, row)
+        state.sampled += 1
+        state.counts[sampled.token] = state.counts.get(sampled.token, 0) + 1
+        return sampled
+
+    def _sample_masked(self, state: _State, row: npt.NDArray[np.float32]) -> Sampled:
+        logits = row[: self._end].astype(np.float64)
+        logits[self._holes] = -np.inf
+        _refuse_nan(float(logits.max()))
+        raw = logits.copy() if state.params.logprobs is not None else None
+        _shift_logits(state, logits)
+        if state.params.temperature == 0:
+            token = int(np.argmax(logits))
+        else:
+            token = _draw(state, logits)
+        if raw is None or state.params.logprobs is None:
+            return Sampled(token)
+        return _with_logprobs(token, raw, state.params.logprobs)
+
+
+def _shift_logits(state: _State, logits: Floats) -> None:
+    """Bias and penalties, in place."""
+    params = state.params
+    inside = state.bias_ids < len(logits)
+    logits[state.bias_ids[inside]] += state.bias[inside]
+    output_ids = np.fromiter(state.counts, np.int64, len(state.counts))
+    if params.repetition_penalty != 1:
+        seen = np.union1d(state.prompt_ids, output_ids)
+        seen = seen[seen < len(logits)]
+        values, penalty = logits[seen], params.repetition_penalty
+        logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+    if params.presence_penalty != 0 or params.frequency_penalty != 0:
+        counts = np.fromiter(state.counts.values(), np.float64, len(state.counts))
+        logits[output_ids] -= params.presence_penalty + params.frequency_penalty * counts
+
+
+def _draw(state: _State, logits: Floats) -> int:
+    """Filter, then invert the cumulative distribution (in order of ids) at one random number."""
+    params = state.params
+    with np.errstate(over="ignore", under="ignore"):
+        weights = np.exp((logits - logits.max()) / params.temperature)
+    ids = _filter(weights, params)
+    kept = weights if ids is None else weights[ids]
+    cumulative = np.cumsum(kept)
+    at = int(np.searchsorted(cumulative, _uniform(state) * cumulative[-1], side="right"))
+    # Rounding may carry the product up to the total: stay on the last token with any weight.
+    at = min(at, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
+    return at if ids is None else int(ids[at])
+
+
+def _filter(weights: Floats, params: SamplingParams) -> Ids | None:
+    """Ids (ascending) that top-k, top-p and min-p leave; None means all.
+
+    `weights` are probabilities without their normaliser, the largest being 1.
+    """
+    if params.top_k is None and params.top_p == 1 and params.min_p == 0:
+        return None
+    ids: Ids | None = None
+    if params.top_k is not None and params.top_k < len(weights):
+        ids = np.sort(_largest(weights, params.top_k))
+    if params.top_p < 1:
+        ids = _nucleus(weights, ids, params.top_p)
+    if params.min_p > 0:
+        ids = np.arange(len(weights)) if ids is None else ids
+        ids = ids[weights[ids] >= params.min_p]
+    return ids
+
+
+def _nucleus(weights: Floats, ids: Ids | None, top_p: float) -> Ids:
+    """The fewest most likely ids whose probabilities (among `ids`) reach `top_p`.
+
+    Usually a few dozen ids hold that mass, so the most likely are sorted first, then ever more.
+    """
+    among = weights if ids is None else weights[ids]
+    goal = top_p * among.sum()
+    count = min(_FIRST_CANDIDATES, len(among))
+    while True:
+        order = _largest(among, count)
+        cumulative = np.cumsum(among[order])
+        if cumulative[-1] >= goal or count == len(among):
+            break
+        count = min(8 * count, len(among))
+    needed = min(int(np.searchsorted(cumulative, goal, side="left")) + 1, count)
+    chosen = order[:needed]
+    return np.sort(chosen if ids is None else ids[chosen])
+
+
+def _largest(values: Floats, count: int) -> Ids:
+    """Indices of the `count` largest, descending; of equal values the lowest indices."""
+    if count >= len(values):
+        candidates = np.arange(len(values))
+    else:
+        bound = np.partition(values, len(values) - count)[len(values) - count]
+        above = np.flatnonzero(values > bound)
+        equal = np.flatnonzero(values == bound)[: count - len(above)]
+        candidates = np.sort(np.concatenate([above, equal]))
+    return candidates[np.argsort(-values[candidates], kind="stable")]
+
+
+def _uniform(state: _State) -> float:
+    """A number of [0, 1) that depends on seed, sample and position alone."""
+    generator = np.random.Philox(
+        key=np.array(state.key, np.uint64), counter=np.array([state.sampled, 0, 0, 0], np.uint64)
+    )
+    return float(int(generator.random_raw()) >> 11) * 2.0**-53
+
+
+def _with_logprobs(token: int, logits: Floats, count: int) -> Sampled:
+    peak = logits.max()
+    normaliser = peak + np.log(np.exp(logits - peak).sum())
+    top = tuple((int(t), float(logits[t] - normaliser)) for t in _largest(logits, count))
+    return Sampled(token, float(logits[token] - normaliser), top)
+
+
+def _refuse_nan(largest: float) -> None:
+    """Numpy's maximum is NaN where any value is."""
+    if np.isnan(largest):
+        raise InfercError(
+            "The model produced logits that are not numbers (NaN). `inferc verify` compares the"
+            " artifact with its source model."
+        )

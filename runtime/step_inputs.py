@@ -1,0 +1,83 @@
+"""From a plan to the integer arrays of the step, in buffers that are allocated once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from inferc.runtime.artifact import Limits
+from inferc.runtime.block_manager import BlockId
+from inferc.runtime.plan import Plan, PlannedSequence, Rows
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """How much of the buffers a step uses."""
+
+    tokens: int
+    sequences: int
+    logit_rows: int
+    decode: bool
+
+
+class StepInputs:
+    """The arrays of `inferc_step_args`, sized by the artifact's limits."""
+
+    def __init__(self, limits: Limits, page_tokens: int) -> None:
+        self._page_tokens = page_tokens
+        rows, sequences = limits.step_tokens, limits.sequences
+        self.table_stride = -(-limits.context_tokens // page_tokens)
+        self.ids: Ints = np.zeros(rows, np.int32)
+        self.positions: Ints = np.zeros(rows, np.int32)
+        self.slots: Ints = np.zeros(rows, np.int32)
+        self.sequence_starts: Ints = np.zeros(sequences + 1, np.int32)
+        self.context_lengths: Ints = np.zeros(sequences, np.int32)
+        self.block_tables: Ints = np.zeros((sequences, self.table_stride), np.int32)
+        self.logit_indices: Ints = np.zeros(rows, np.int32)
+        self._tables: list[tuple[BlockId, ...] | None] = [None] * sequences
+
+    def fill(self, plan: Plan) -> StepShape:
+        """Write a plan that keeps to the limits."""
+        row = logit_rows = 0
+        decode = True
+        for index, entry in enumerate(plan.sequences):
+            self.sequence_starts[index] = row
+            self.context_lengths[index] = entry.start + entry.length
+            self._fill_table(index, entry.blocks)
+            self._fill_rows(row, entry)
+            logit_rows = self._fill_logit_indices(logit_rows, row, entry)
+            row += entry.length
+            decode = decode and entry.length == 1
+        self.sequence_starts[len(plan.sequences)] = row
+        return StepShape(row, len(plan.sequences), logit_rows, decode)
+
+    def _fill_table(self, index: int, blocks: tuple[BlockId, ...]) -> None:
+        """Tables change once a page, so most steps find the same tuple in the same place."""
+        if self._tables[index] is not blocks:
+            self.block_tables[index, : len(blocks)] = blocks
+            self._tables[index] = blocks
+
+    def _fill_rows(self, row: int, entry: PlannedSequence) -> None:
+        end = row + entry.length
+        page_tokens = self._page_tokens
+        if entry.length == 1:
+            page, offset = divmod(entry.start, page_tokens)
+            self.ids[row] = entry.token_ids[0]
+            self.positions[row] = entry.start
+            self.slots[row] = entry.blocks[page] * page_tokens + offset
+            return
+        positions = np.arange(entry.start, entry.start + entry.length, dtype=np.int32)
+        pages = np.array(entry.blocks, np.int32)[positions // page_tokens]
+        self.ids[row:end] = entry.token_ids
+        self.positions[row:end] = positions
+        self.slots[row:end] = pages * page_tokens + positions % page_tokens
+
+    def _fill_logit_indices(self, count: int, row: int, entry: PlannedSequence) -> int:
+        if entry.rows is Rows.NONE:
+            return count
+        first = row if entry.rows is Rows.ALL else row + entry.length - 1
+        wanted = row + entry.length - first
+        self.logit_indices[count : count + wanted] = np.arange(first, first + wanted)
+        return count + wanted

@@ -1,0 +1,73 @@
+"""The artifact's tokenizer: text to ids with BOS exactly once, ids to text, which ids exist."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from inferc.errors import ArtifactError
+from inferc.runtime.artifact import TokenFacts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class TextTokenizer:
+    """A `tokenizers.Tokenizer` together with the artifact's facts about special tokens."""
+
+    def __init__(self, tokenizer: "Tokenizer", facts: TokenFacts) -> None:
+        self._tokenizer = tokenizer
+        self.facts = facts
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain prompt, with what the tokenizer adds to one, and BOS exactly once."""
+        return self._with_bos(self._tokenizer.encode(text).ids)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of a rendered chat template, which brings its own special tokens."""
+        return self._with_bos(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token: int | None) -> str:
+        """The token's own string (such as `<|im_end|>`), empty when there is none."""
+        text = None if token is None else self._tokenizer.id_to_token(token)
+        return text or ""
+
+    def known_ids(self, vocab_size: int) -> npt.NDArray[np.bool_]:
+        """Which of the model's `vocab_size` ids stand for a token; padding of the matrix does not.
+
+        Usually the ids are `0 … n-1`, which the count of tokens tells; only a vocabulary with
+        holes is asked id by id.
+        """
+        known = np.zeros(vocab_size, np.bool_)
+        count = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        id_to_token = self._tokenizer.id_to_token
+        end = max(vocab_size, count)
+        while end > 0 and id_to_token(end - 1) is None:
+            end -= 1
+        if end == count:
+            known[:end] = True
+        else:
+            known[:] = [id_to_token(token) is not None for token in range(vocab_size)]
+        return known
+
+    def _with_bos(self, token_ids: list[int]) -> list[int]:
+        bos = self.facts.bos
+        if bos is None or not self.facts.add_bos:
+            return token_ids
+        written = next((i for i, token in enumerate(token_ids) if token != bos), len(token_ids))
+        return [bos, *token_ids[written:]]
+
+
+def load_tokenizer(path: Path, facts: TokenFacts) -> TextTokenizer:
+    """Read `tokenizer.json`."""
+    from tokenizers import Tokenizer
+
+    if not path.is_file():
+        raise ArtifactError(f"{path}: the artifact has no tokenizer; compile the model again.")
+    return TextTokenizer(Tokenizer.from_file(str(path)), facts)

@@ -2,6 +2,9 @@
 
 The oracle for passes, kernels and end-to-end tests. Floats are computed in `precision` (float32 or
 float64) whatever their declared type; block-quantised and 16-bit parameters are widened when bound.
+
+Parameters, and ops that depend on parameters only, are evaluated anew whenever they are read: the
+interpreter never holds more weights than one op needs, so it also runs models of real size.
 """
 
 from __future__ import annotations
@@ -49,32 +52,52 @@ def run(
     return _Interpreter(func, params, precision, dict(bindings or {})).run(inputs)
 
 
+def weight_ops(func: Func) -> frozenset[Op]:
+    """Ops that depend on parameters only: `param`, and what is computed from those alone."""
+    found: set[Op] = set()
+    for op in func.ops:
+        of_weights = op.operands and all(v.producer in found for v in op.operands)
+        if op.name == "param" or of_weights:
+            found.add(op)
+    return frozenset(found)
+
+
 class _Interpreter:
     def __init__(
         self, func: Func, params: Params | None, precision: str, bindings: dict[str, int]
     ) -> None:
         self.func, self.params, self.bindings = func, params, bindings
         self.float = numpy_dtype(precision)
+        self.env: dict[Value, Array] = {}
+        self.weights = weight_ops(func)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         if len(inputs) != len(self.func.args):
             raise InterpretError(
                 f"@{self.func.name} takes {len(self.func.args)} inputs, got {len(inputs)}"
             )
-        env: dict[Value, Array] = {}
         for arg, array in zip(self.func.args, inputs, strict=True):
             self._bind(arg, array)
-            env[arg] = self._load(array)
+            self.env[arg] = self._load(array)
         remaining = {v: len(v.uses) for op in self.func.ops for v in op.results}
         for op in self.func.ops:
-            results = self._op(op, [env[v] for v in op.operands])
-            env.update(zip(op.results, results, strict=True))
+            if op in self.weights:
+                continue
+            results = self._op(op, [self._read(v) for v in op.operands])
+            self.env.update(zip(op.results, results, strict=True))
             for value in op.operands:  # free what nobody reads any more: layers add up
                 if value in remaining:
                     remaining[value] -= 1
                     if remaining[value] <= 0 and not self.func.is_result(value):
-                        env.pop(value, None)
-        return [env[r] for r in self.func.results]
+                        self.env.pop(value, None)
+        return [self._read(r) for r in self.func.results]
+
+    def _read(self, value: Value) -> Array:
+        """The array of a value; a weight is evaluated now."""
+        if value.producer is None or value.producer not in self.weights:
+            return self.env[value]
+        op = value.producer
+        return self._op(op, [self._read(v) for v in op.operands])[value.index]
 
     def _bind(self, arg: Value, array: Array) -> None:
         if isinstance(arg.type, CacheType):
@@ -96,10 +119,10 @@ class _Interpreter:
 
     def _load(self, array: Array) -> Array:
         if isinstance(array, tuple):
-            return tuple(a.astype(self.float) for a in array)
+            return tuple(a.astype(self.float, copy=False) for a in array)
         array = np.asarray(array)
         is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-        return array.astype(self.float) if is_float else array
+        return array.astype(self.float, copy=False) if is_float else array
 
     def _op(self, op: Op, operands: list[Array]) -> Sequence[Array]:
         if op.name == "param":
@@ -139,7 +162,7 @@ class _Interpreter:
             array = dequantize(type_.dtype, rows)
         shape = tuple(evaluate(s, self.bindings) for s in type_.shape)
         array = np.asarray(array).reshape(shape)
-        return array.astype(self.float) if type_.is_float else array
+        return array.astype(self.float, copy=False) if type_.is_float else array
 
     def _attr(self, value: AttrValue) -> Any:
         if isinstance(value, Dim):

@@ -24,7 +24,7 @@ def _infer_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
 
 
 def _linear(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    y = x @ w.astype(x.dtype).T
+    y = x @ w.astype(x.dtype, copy=False).T
     return y if bias is None else y + bias.astype(x.dtype)
 
 

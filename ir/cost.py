@@ -1,0 +1,266 @@
+"""What ops, groups and functions cost, as formulas of their symbolic sizes.
+
+Besides the symbols of the function, formulas have means over sequences: `C`, cached tokens that
+attention reads, new ones included; `H`, those cached before the step; `A`, keys that one query sees.
+With a window of 512 they are `C_512`, `H_512`, `A_512`. `Workload` gives all their values.
+
+A group costs the bytes of its boundary and the flops of its body. A reshape costs nothing, and a
+parameter costs where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from inferc.ir.core import Func, Op, Value
+from inferc.ir.dims import Size, evaluate, substitute, sym
+from inferc.ir.types import CacheType, TensorType
+
+FREE = frozenset({"param", "core.constant", "core.reshape"})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating operations and bytes, additive."""
+
+    flops: Size = 0
+    bytes_read: Size = 0
+    bytes_written: Size = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops + other.flops,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+        )
+
+    @property
+    def bytes_moved(self) -> Size:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+    def at(self, bindings: Mapping[str, int]) -> Cost:
+        """The cost with numbers in place of formulas."""
+        return Cost(*(evaluate(s, bindings) for s in (self.flops, *self._bytes())))
+
+    def _bytes(self) -> tuple[Size, Size]:
+        return self.bytes_read, self.bytes_written
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step: new tokens in all, sequences, and the mean context after the step."""
+
+    tokens: int
+    sequences: int
+    context_tokens: int
+    logit_rows: int | None = None  # None: one a sequence
+    page_tokens: int = 32
+
+    @classmethod
+    def decode(cls, sequences: int, context_tokens: int) -> Workload:
+        """One new token for each sequence."""
+        return cls(sequences, sequences, context_tokens)
+
+    @classmethod
+    def prefill(cls, tokens: int, sequences: int = 1) -> Workload:
+        """Whole prompts of equal length, `tokens` in all."""
+        return cls(tokens, sequences, tokens // sequences)
+
+    def bindings(self) -> Mapping[str, int]:
+        """Values of all symbols that steps and their formulas have."""
+        new = self.tokens // self.sequences
+        return StepBindings(
+            T=self.tokens,
+            R=self.sequences,
+            L=self.sequences if self.logit_rows is None else self.logit_rows,
+            P=max(1, -(-self.context_tokens // self.page_tokens)),
+            B=self.sequences,
+            S=new,
+            C=self.context_tokens,
+        )
+
+
+class StepBindings(dict[str, int]):
+    """Values of T, R, L, P, C; `H` and `A`, and all with a window, follow from T, R and C."""
+
+    def __missing__(self, name: str) -> int:
+        new = self["T"] // self["R"]
+        base, _, window = name.partition("_")
+        values = {"C": self["C"], "H": self["C"] - new, "A": self["C"] - (new - 1) // 2}
+        if base not in values or (window and not window.isdigit()):
+            raise KeyError(name)
+        if not window:
+            return values[base]
+        # All new queries together reach `window - 1` tokens back from the first of them.
+        reach = {"C": int(window) + new - 1, "H": int(window) - 1, "A": int(window)}
+        return min(values[base], reach[base])
+
+
+def op_cost(op: Op) -> Cost:
+    """Cost of an op or a group as one kernel."""
+    if op.name in FREE:
+        return Cost()
+    if op.body is None:
+        types = [v.type for v in op.operands]
+        reads = _distinct_reads(op)
+        return Cost(op.card.flops(types, op.attrs), reads, _total(_writes(op)))
+    flops: Size = 0
+    for inner in op.body.ops:
+        if inner.name not in FREE:
+            flops = flops + inner.card.flops([v.type for v in inner.operands], inner.attrs)
+    return Cost(flops, _group_reads(op), _group_writes(op))
+
+
+def func_cost(func: Func) -> Cost:
+    """Sum over the ops of a function."""
+    total = Cost()
+    for op in func.ops:
+        total = total + op_cost(op)
+    return total
+
+
+def must_move(func: Func) -> Cost:
+    """The least that a step can move, however it is compiled.
+
+    Each weight once (of a table that only look-ups read: the rows looked up), each live KV entry
+    once (new ones are written, old ones read), the step's inputs and results once. The flops are
+    those of the function.
+    """
+    total = Cost(func_cost(func).flops)
+    for op in func.ops:
+        if op.name == "param":
+            total = total + Cost(bytes_read=_value_reads(op.result))
+    for value in func.args:
+        if isinstance(value.type, CacheType):
+            total = total + _live_kv(value)
+        elif value.uses:
+            total = total + Cost(bytes_read=value.type.nbytes)
+    for value in func.results:
+        if isinstance(value.type, TensorType):
+            total = total + Cost(bytes_written=value.type.nbytes)
+    return total
+
+
+def traffic_ratio(func: Func, bindings: Mapping[str, int]) -> float:
+    """Bytes that the kernels move over bytes that must move."""
+    moved = evaluate(func_cost(func).bytes_moved, bindings)
+    return moved / evaluate(must_move(func).bytes_moved, bindings)
+
+
+# -- bytes of operands and results
+def _reads(op: Op) -> tuple[Size, ...]:
+    """Bytes that a plain op reads of each operand."""
+    types = [v.type for v in op.operands]
+    if op.card.reads is not None:
+        return op.card.reads(types, op.attrs)
+    return tuple(_nbytes(v) for v in op.operands)
+
+
+def _writes(op: Op) -> tuple[Size, ...]:
+    types = [v.type for v in op.operands]
+    if op.card.writes is not None:
+        return op.card.writes(types, op.attrs)
+    return tuple(_nbytes(r) for r in op.results)
+
+
+def _nbytes(value: Value) -> Size:
+    return value.type.nbytes if isinstance(value.type, TensorType) else 0
+
+
+def _total(sizes: Iterable[Size]) -> Size:
+    total: Size = 0
+    for size in sizes:
+        total = total + size
+    return total
+
+
+def _distinct_reads(op: Op) -> Size:
+    """Bytes read with a value that fills several operands counted once."""
+    return _total(dict(zip(op.operands, _reads(op), strict=True)).values())
+
+
+def _group_reads(op: Op) -> Size:
+    assert op.body is not None
+    total: Size = 0
+    for inside in dict(zip(op.operands, op.body.args, strict=True)).values():
+        if isinstance(inside.type, CacheType):
+            total = total + _total(_reads(o)[i] for o, i in _cache_ops(inside))
+        else:
+            total = total + _value_reads(inside)
+    return total
+
+
+def _group_writes(op: Op) -> Size:
+    assert op.body is not None
+    total = _total(_nbytes(r) for r in op.results)
+    appends = (i for i in op.body.ops if isinstance(i.results[0].type, CacheType))
+    return total + _total(size for inner in appends for size in _writes(inner))
+
+
+def _value_reads(value: Value) -> Size:
+    """Bytes that all readers of a value read together: partial reads add up, full ones do not."""
+    partial: Size = 0
+    for op, index in _readers(value):
+        if op.body is not None:
+            size = _value_reads(op.body.args[index])
+        else:
+            size = _reads(op)[index]
+        if isinstance(value.type, TensorType) and size == value.type.nbytes:
+            return size
+        partial = partial + size
+    return partial
+
+
+def _readers(value: Value) -> Iterator[tuple[Op, int]]:
+    """Ops that read a value, looking through reshapes."""
+    for use in value.uses:
+        if use.op.name == "core.reshape":
+            yield from _readers(use.op.result)
+        else:
+            yield use.op, use.index
+
+
+def _cache_ops(value: Value) -> Iterator[tuple[Op, int]]:
+    """Plain ops that read any version of a cache, inside groups too."""
+    for use in value.uses:
+        body = use.op.body
+        versions: list[Value] = []
+        if body is None:
+            yield use.op, use.index
+            versions = [r for r in use.op.results if isinstance(r.type, CacheType)]
+        else:
+            inner = body.args[use.index]
+            yield from _cache_ops(inner)
+            returned = zip(body.results, use.op.results, strict=True)
+            versions = [out for r, out in returned if _first_version(r) is inner]
+        for version in versions:
+            yield from _cache_ops(version)
+
+
+def _first_version(value: Value) -> Value | None:
+    """The argument that a cache is a version of; None for other values."""
+    while value.producer is not None and isinstance(value.type, CacheType):
+        value = next(v for v in value.producer.operands if isinstance(v.type, CacheType))
+    return value if isinstance(value.type, CacheType) else None
+
+
+def _live_kv(value: Value) -> Cost:
+    """Each entry of a cache once: new tokens are written, those of before the step are read."""
+    read: Size = 0
+    written: Size = 0
+    for op, index in _cache_ops(value):
+        if isinstance(op.results[0].type, CacheType):
+            written = written + _writes(op)[0]
+        else:
+            read = _reads(op)[index]
+    return Cost(bytes_read=_of_history(read), bytes_written=written)
+
+
+def _of_history(size: Size) -> Size:
+    """The formula for the tokens that were in the cache before the step."""
+    if isinstance(size, int):
+        return size
+    context = [name for name in size.symbols() if name.partition("_")[0] == "C"]
+    return substitute(size, {name: sym("H" + name[1:]) for name in context})

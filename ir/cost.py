@@ -1,7 +1,7 @@
 """What ops, groups and functions cost, as formulas of their symbolic sizes.
 
 Besides the symbols of the function, formulas have means over sequences: `C`, cached tokens that
-attention reads, new ones included; `H`, those cached before the step; `A`, keys that one query sees.
+attention reads, new ones included; `H`, those cached before the step; `A`, keys that a query sees.
 With a window of 512 they are `C_512`, `H_512`, `A_512`. `Workload` gives all their values.
 
 A group costs the bytes of its boundary and the flops of its body. A reshape costs nothing, and a
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from inferc.ir.card import AttrValue, card
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Size, evaluate, substitute, sym
-from inferc.ir.types import CacheType, TensorType
+from inferc.ir.types import CacheType, TensorType, Type
 
 FREE = frozenset({"param", "core.constant", "core.reshape"})
 
@@ -68,7 +70,7 @@ class Workload:
         """Whole prompts of equal length, `tokens` in all."""
         return cls(tokens, sequences, tokens // sequences)
 
-    def bindings(self) -> Mapping[str, int]:
+    def bindings(self) -> StepBindings:
         """Values of all symbols that steps and their formulas have."""
         new = self.tokens // self.sequences
         return StepBindings(
@@ -103,13 +105,10 @@ def op_cost(op: Op) -> Cost:
     if op.name in FREE:
         return Cost()
     if op.body is None:
-        types = [v.type for v in op.operands]
-        reads = _distinct_reads(op)
-        return Cost(op.card.flops(types, op.attrs), reads, _total(_writes(op)))
-    flops: Size = 0
-    for inner in op.body.ops:
-        if inner.name not in FREE:
-            flops = flops + inner.card.flops([v.type for v in inner.operands], inner.attrs)
+        plain = _plain(op)
+        reads = dict(zip(op.operands, plain.reads, strict=True)).values()  # each value once
+        return Cost(plain.flops, _total(reads), _total(plain.writes))
+    flops = _total(_plain(inner).flops for inner in op.body.ops if inner.name not in FREE)
     return Cost(flops, _group_reads(op), _group_writes(op))
 
 
@@ -150,23 +149,37 @@ def traffic_ratio(func: Func, bindings: Mapping[str, int]) -> float:
 
 
 # -- bytes of operands and results
-def _reads(op: Op) -> tuple[Size, ...]:
-    """Bytes that a plain op reads of each operand."""
-    types = [v.type for v in op.operands]
-    if op.card.reads is not None:
-        return op.card.reads(types, op.attrs)
-    return tuple(_nbytes(v) for v in op.operands)
+@dataclass(frozen=True)
+class _Plain:
+    flops: Size
+    reads: tuple[Size, ...]
+    writes: tuple[Size, ...]
 
 
-def _writes(op: Op) -> tuple[Size, ...]:
-    types = [v.type for v in op.operands]
-    if op.card.writes is not None:
-        return op.card.writes(types, op.attrs)
-    return tuple(_nbytes(r) for r in op.results)
+def _plain(op: Op) -> _Plain:
+    """What the card says of an op without a body."""
+    operands, results = (tuple(v.type for v in side) for side in (op.operands, op.results))
+    return _from_card(op.name, operands, results, tuple(op.attrs.items()))
 
 
-def _nbytes(value: Value) -> Size:
-    return value.type.nbytes if isinstance(value.type, TensorType) else 0
+@cache  # the same few ops occur in every layer
+def _from_card(
+    name: str,
+    operands: tuple[Type, ...],
+    results: tuple[Type, ...],
+    attrs: tuple[tuple[str, AttrValue], ...],
+) -> _Plain:
+    spec, named = card(name), dict(attrs)
+    reads, writes = (tuple(_nbytes(t) for t in side) for side in (operands, results))
+    if spec.reads is not None:
+        reads = spec.reads(operands, named)
+    if spec.writes is not None:
+        writes = spec.writes(operands, named)
+    return _Plain(spec.flops(operands, named), reads, writes)
+
+
+def _nbytes(type_: Type) -> Size:
+    return type_.nbytes if isinstance(type_, TensorType) else 0
 
 
 def _total(sizes: Iterable[Size]) -> Size:
@@ -176,17 +189,12 @@ def _total(sizes: Iterable[Size]) -> Size:
     return total
 
 
-def _distinct_reads(op: Op) -> Size:
-    """Bytes read with a value that fills several operands counted once."""
-    return _total(dict(zip(op.operands, _reads(op), strict=True)).values())
-
-
 def _group_reads(op: Op) -> Size:
     assert op.body is not None
     total: Size = 0
     for inside in dict(zip(op.operands, op.body.args, strict=True)).values():
         if isinstance(inside.type, CacheType):
-            total = total + _total(_reads(o)[i] for o, i in _cache_ops(inside))
+            total = total + _total(_plain(o).reads[i] for o, i in _cache_ops(inside))
         else:
             total = total + _value_reads(inside)
     return total
@@ -194,9 +202,9 @@ def _group_reads(op: Op) -> Size:
 
 def _group_writes(op: Op) -> Size:
     assert op.body is not None
-    total = _total(_nbytes(r) for r in op.results)
+    total = _total(_nbytes(r.type) for r in op.results)
     appends = (i for i in op.body.ops if isinstance(i.results[0].type, CacheType))
-    return total + _total(size for inner in appends for size in _writes(inner))
+    return total + _total(size for inner in appends for size in _plain(inner).writes)
 
 
 def _value_reads(value: Value) -> Size:
@@ -206,7 +214,7 @@ def _value_reads(value: Value) -> Size:
         if op.body is not None:
             size = _value_reads(op.body.args[index])
         else:
-            size = _reads(op)[index]
+            size = _plain(op).reads[index]
         if isinstance(value.type, TensorType) and size == value.type.nbytes:
             return size
         partial = partial + size
@@ -252,9 +260,9 @@ def _live_kv(value: Value) -> Cost:
     written: Size = 0
     for op, index in _cache_ops(value):
         if isinstance(op.results[0].type, CacheType):
-            written = written + _writes(op)[0]
+            written = written + _plain(op).writes[0]
         else:
-            read = _reads(op)[index]
+            read = _plain(op).reads[index]
     return Cost(bytes_read=_of_history(read), bytes_written=written)
 
 

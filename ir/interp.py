@@ -19,6 +19,7 @@ from inferc.ir.card import AttrValue
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Dim, Size, evaluate
 from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
+from inferc.ir.weights import weight_ops
 
 Params = Callable[[str, Type], np.ndarray]
 Array = Any  # an ndarray, or the pair of pools of a cache
@@ -50,16 +51,6 @@ def run(
         The results in order.
     """
     return _Interpreter(func, params, precision, dict(bindings or {})).run(inputs)
-
-
-def weight_ops(func: Func) -> frozenset[Op]:
-    """Ops that depend on parameters only: `param`, and what is computed from those alone."""
-    found: set[Op] = set()
-    for op in func.ops:
-        of_weights = op.operands and all(v.producer in found for v in op.operands)
-        if op.name == "param" or of_weights:
-            found.add(op)
-    return frozenset(found)
 
 
 class _Interpreter:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from inferc.ir.card import AttrValue, card
 from inferc.ir.core import Eliminated, Func, Module, Op, Use, Value
+from inferc.ir.dims import Symbol
 from inferc.ir.location import Location, derive
 from inferc.ir.types import Type
 
@@ -15,6 +17,20 @@ OnChange = Callable[[str], None]
 
 class OutOfFuel(Exception):
     """The rewriter has done as many rewrites as it was allowed (bisection of wrong results)."""
+
+
+@dataclass
+class Fuel:
+    """A budget of rewrites, shared by the rewriters of a run; None is no limit."""
+
+    limit: int | None = None
+    used: int = 0
+
+    def spend(self) -> None:
+        """Count one rewrite. Raises OutOfFuel when the budget is used up."""
+        if self.limit is not None and self.used >= self.limit:
+            raise OutOfFuel
+        self.used += 1
 
 
 def _unnamed(value: Value) -> bool:
@@ -33,10 +49,10 @@ class Rewriter:
     """
 
     def __init__(
-        self, func: Func, pass_name: str, *, fuel: int | None = None, module: Module | None = None
+        self, func: Func, pass_name: str, *, fuel: Fuel | None = None, module: Module | None = None
     ) -> None:
-        self.func, self.pass_name, self.fuel, self.module = func, pass_name, fuel, module
-        self.rewrites = 0
+        self.func, self.pass_name, self.module = func, pass_name, module
+        self.fuel = Fuel() if fuel is None else fuel
         self._near = 0  # index of the last edit
 
     # -- insertion
@@ -173,12 +189,12 @@ class Rewriter:
 
     def spend(self) -> None:
         """Count one rewrite. Raises OutOfFuel when the budget is used up."""
-        if self.fuel is not None and self.rewrites >= self.fuel:
-            raise OutOfFuel
-        self.rewrites += 1
+        self.fuel.spend()
 
 
-def outline(ops: Sequence[Op], outputs: Sequence[Value], symbols: dict) -> tuple[list[Value], Func]:  # type: ignore[type-arg]
+def outline(
+    ops: Sequence[Op], outputs: Sequence[Value], symbols: Mapping[str, Symbol]
+) -> tuple[list[Value], Func]:
     """Copy ops into a group body.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.dims import Size
-from inferc.ir.rewrite import Rewriter
+from inferc.ir.rewrite import Fuel, Rewriter
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,12 @@ class PassContext:
 
     module: Module
     pass_name: str
-    fuel: int | None = None
+    fuel: Fuel = field(default_factory=Fuel)
     log: PassLog = field(default_factory=PassLog)
-    _rewriters: list[Rewriter] = field(default_factory=list)
 
     def rewriter(self, func: Func) -> Rewriter:
         """The rewriter for a function; fuel is shared by all rewriters of the run."""
-        spent = sum(r.rewrites for r in self._rewriters)
-        left = None if self.fuel is None else max(self.fuel - spent, 0)
-        made = Rewriter(func, self.pass_name, fuel=left, module=self.module)
-        self._rewriters.append(made)
-        return made
+        return Rewriter(func, self.pass_name, fuel=self.fuel, module=self.module)
 
     def hit(self, pattern: str, func: Func | None = None, bytes_saved: Size = 0) -> None:
         """Count one application of a pattern, and the bytes a step it saves in `func`."""
@@ -63,7 +58,8 @@ class Pass:
     """Base of passes. The IR is valid before and after `run`, not necessarily in between.
 
     Class variables name facts (see `inferc.passes.facts`): `requires` must hold before, `ensures`
-    holds after, `breaks` no longer holds after. The manager proves the order of a pipeline from them.
+    holds after, `breaks` no longer holds after. The manager proves the order of a pipeline from
+    them before it runs.
     """
 
     name: ClassVar[str]

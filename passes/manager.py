@@ -1,40 +1,37 @@
-"""Runs pipelines: proves the order from facts, watches what each pass does, keeps a record of it."""
+"""Runs pipelines: proves the order from facts, watches each pass, keeps a record of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from inferc.errors import CompileError
 from inferc.ir.core import Module
-from inferc.ir.rewrite import OutOfFuel
+from inferc.ir.dims import evaluate
+from inferc.ir.rewrite import Fuel, OutOfFuel
 from inferc.ir.text import structural_hash
-from inferc.passes.base import Pass, PassContext, Refused
+from inferc.passes.base import Pass, PassContext
+from inferc.passes.facts import FACTS
+from inferc.passes.instruments import Instrument
+from inferc.passes.record import PassRecord, modelled_bytes, nominal
+from inferc.passes.registry import format_pass
 
 
 class PipelineError(CompileError):
     """A pass needs a fact that nothing before it establishes."""
 
 
-@dataclass(frozen=True)
-class PassRecord:
-    """What one run of a pass did, as plain data."""
-
-    index: int
-    name: str
-    ms: float
-    changed: bool
-    ops_before: int
-    ops_after: int
-    hits: dict[str, int] = field(default_factory=dict)
-    refused: tuple[Refused, ...] = ()
-
-
 def prove_order(passes: Sequence[Pass], given: Collection[str] = ()) -> frozenset[str]:
     """Facts that hold after the passes if `given` hold before. Raises PipelineError."""
     facts = frozenset(given)
     for i, pass_ in enumerate(passes):
+        unknown = (pass_.requires | pass_.ensures | pass_.breaks) - set(FACTS)
+        if unknown:
+            raise PipelineError(
+                f"Pass {pass_.name} names {', '.join(sorted(unknown))}, which is no fact; "
+                f"passes/facts.py has {', '.join(FACTS)}."
+            )
         missing = pass_.requires - facts
         if missing:
             before = ", ".join(p.name for p in passes[:i]) or "nothing"
@@ -47,33 +44,86 @@ def prove_order(passes: Sequence[Pass], given: Collection[str] = ()) -> frozense
 
 
 def run_passes(
-    module: Module, passes: Sequence[Pass], *, given: Collection[str] = (), fuel: int | None = None
+    module: Module,
+    passes: Sequence[Pass],
+    *,
+    given: Collection[str] = (),
+    instruments: Sequence[Instrument] = (),
+    fuel: int | None = None,
+    first_index: int = 0,
 ) -> list[PassRecord]:
-    """Run passes over the module in place."""
+    """Run passes over the module in place.
+
+    Args:
+        module: the module.
+        passes: in order.
+        given: facts that hold before.
+        instruments: told before and after every pass.
+        fuel: stop after so many rewrites, in all passes together; what follows is not run.
+        first_index: number of the first pass, when a pipeline is run in pieces.
+
+    Returns:
+        One record a pass that was run.
+    """
     prove_order(passes, given)
-    return [_run_one(i, module, p, fuel) for i, p in enumerate(passes)]
+    records: list[PassRecord] = []
+    runner = _Runner(module)
+    for i, pass_ in enumerate(passes, first_index):
+        for instrument in instruments:
+            instrument.before(module, pass_)
+        record, stopped = runner.run(i, pass_, fuel)
+        for instrument in instruments:
+            instrument.after(module, pass_, record)
+        records.append(record)
+        fuel = None if fuel is None else fuel - record.rewrites
+        if stopped:
+            break
+    return records
 
 
-def _run_one(index: int, module: Module, pass_: Pass, fuel: int | None) -> PassRecord:
-    context = PassContext(module, pass_.name, fuel)
-    before, ops_before = structural_hash(module), _count(module)
-    start = time.perf_counter()
-    try:
-        pass_.run(module, context)
-    except OutOfFuel:
-        pass
-    ms = (time.perf_counter() - start) * 1e3
-    return PassRecord(
-        index,
-        pass_.name,
-        ms,
-        structural_hash(module) != before,
-        ops_before,
-        _count(module),
-        dict(context.log.hits),
-        tuple(context.log.refused),
-    )
+class _Runner:
+    """Runs single passes and compares the module before and after."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.state = _State.of(module)
+
+    def run(self, index: int, pass_: Pass, fuel: int | None) -> tuple[PassRecord, bool]:
+        """Run one pass; also whether it ran out of fuel."""
+        context = PassContext(self.module, pass_.name, Fuel(fuel))
+        funcs = dict(self.module.funcs)
+        stopped, start = False, time.perf_counter()
+        try:
+            pass_.run(self.module, context)
+        except OutOfFuel:
+            stopped = True
+        ms = (time.perf_counter() - start) * 1e3
+        before, self.state = self.state, self.state.next(self.module)
+        saved = {
+            name: evaluate(size, nominal(self.module.funcs.get(name) or funcs[name]))
+            for name, size in context.log.bytes_saved.items()
+        }
+        record = PassRecord(
+            index, format_pass(pass_), round(ms, 3), before.hash != self.state.hash,
+            before.ops, self.state.ops, before.bytes, self.state.bytes, context.fuel.used,
+            dict(context.log.hits), saved, tuple(context.log.refused),
+        )  # fmt: skip
+        return record, stopped
 
 
-def _count(module: Module) -> int:
-    return sum(len(f.ops) for f in module)
+@dataclass(frozen=True)
+class _State:
+    """What is compared of a module before and after a pass."""
+
+    hash: str
+    ops: int
+    bytes: dict[str, int]
+
+    @staticmethod
+    def of(module: Module) -> _State:
+        ops = sum(len(f.ops) for f in module)
+        return _State(structural_hash(module), ops, modelled_bytes(module))
+
+    def next(self, module: Module) -> _State:
+        """The state after a pass; counting bytes is skipped if nothing changed."""
+        return self if structural_hash(module) == self.hash else _State.of(module)

@@ -10,6 +10,7 @@ from golden import GoldenCase, read_cases, update_case
 from inferc.ir.core import Module
 from inferc.ir.parse import parse_module
 from inferc.ir.text import print_module
+from inferc.passes.instruments import CheckFacts, Verify
 from inferc.passes.manager import run_passes
 from inferc.passes.registry import parse_pipeline
 
@@ -23,7 +24,7 @@ def test_golden(case: GoldenCase, request: pytest.FixtureRequest) -> None:
     before = print_module(module, locations=case.locations)
     passes = parse_pipeline(case.run)
     given = frozenset[str]().union(*(p.requires for p in passes))
-    records = run_passes(module, passes, given=given)
+    records = run_passes(module, passes, given=given, instruments=[Verify(), CheckFacts()])
     output = print_module(module, locations=case.locations)
     expected = before if case.expected is None else case.expected
     if request.config.getoption("--update-golden") and case.expected is not None:

@@ -12,9 +12,10 @@ from inferc.frontend.tokenizer_json import (
     AddedToken,
     Json,
     byte_level_steps,
+    parse,
     sentencepiece_steps,
+    to_text,
     tokenizer_document,
-    validated,
 )
 from inferc.frontend.tokenizer_pre import PRE_TOKENIZERS, PreTokenizer
 from inferc.frontend.tokenizer_spm import merges_from_scores
@@ -96,8 +97,10 @@ def from_gguf(file: GgufFile) -> TokenizerFiles:
     document = tokenizer_document(
         steps, _added_tokens(vocabulary), vocabulary.tokens, before=before, after=after
     )
+    tokenizer_json = to_text(document)
+    parse(tokenizer_json, str(file.path))
     return TokenizerFiles(
-        tokenizer_json=validated(document, str(file.path)),
+        tokenizer_json=tokenizer_json,
         chat_template=_chat_template(file),
         special=_special(vocabulary, add_bos),
         generation=_sampling(file),

@@ -1,7 +1,7 @@
 """Write tokenizer.json documents, and check them with the tokenizers library."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from tokenizers import Tokenizer
@@ -111,7 +111,7 @@ def tokenizer_document(
 
 
 def post_processor(
-    tokens: Sequence[str], *, before: Sequence[int], after: Sequence[int]
+    tokens: Sequence[str] | Mapping[int, str], *, before: Sequence[int], after: Sequence[int]
 ) -> Json | None:
     """The step that puts special tokens around an encoded text, or None if there are none."""
     if not before and not after:
@@ -135,11 +135,9 @@ def post_processor(
     }
 
 
-def validated(document: Json, source: str) -> str:
-    """The document as text, after the tokenizers library has accepted it."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    parse(text, source)
-    return text
+def to_text(document: Json) -> str:
+    """The document as tokenizer.json holds it."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def parse(text: str, source: str) -> Tokenizer:

@@ -1,7 +1,7 @@
 """SentencePiece scores as byte-pair merges.
 
 SentencePiece merges, of all neighbouring pairs that form a piece, the one whose piece has the
-highest score, leftmost first. Byte-pair encoding merges the pair that comes first in a list. The two
+highest score, leftmost first. Byte-pair encoding merges the pair that comes first in a list. Both
 agree if the list holds every way to split a piece into two pieces, in descending order of the
 piece's score.
 """

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from inferc.report.model import Machine, Report, Workload, phase
+from inferc.ir.cost import Workload
+from inferc.report.model import Machine, Report, phase
 
 
 def rows(

@@ -1,7 +1,7 @@
 """The join behind every view: report.json with its cost formulas evaluated for one workload.
 
-Formulas are sizes of `inferc.ir.dims` in T (rows of the step), R (sequences), L (rows with logits),
-C (mean context tokens a sequence). Nothing here is measured; a machine is a pair of limits.
+Formulas are sizes of `inferc.ir.dims` in the symbols of `inferc.ir.cost`. Nothing here is measured;
+a machine is a pair of limits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inferc.errors import ArtifactError
+from inferc.ir.cost import Workload
 from inferc.ir.dims import evaluate, parse_size
 
 SCHEMA_VERSION = 1
@@ -38,23 +39,6 @@ MACHINES = {
         Machine("h200", 4.8e12, 989e12),
     )
 }
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One step: decode of `sequences`, or prefill of `tokens` rows, at a mean context."""
-
-    tokens: int
-    sequences: int
-    context: int
-
-    @property
-    def bindings(self) -> dict[str, int]:
-        """Values of the symbols in the formulas."""
-        pages = max(1, self.context)
-        return {
-            "T": self.tokens, "R": self.sequences, "L": self.sequences, "C": self.context, "P": pages,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +115,7 @@ def size(formula: Any, workload: Workload) -> int:
     """Value of a formula, which may be an int already."""
     if isinstance(formula, int):
         return formula
-    return evaluate(parse_size(str(formula)), workload.bindings)
+    return evaluate(parse_size(str(formula)), workload.bindings())
 
 
 def phase(report: Report, name: str, workload: Workload, machine: Machine) -> Phase:

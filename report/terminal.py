@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from inferc.report.model import Machine, Phase, Report, Workload, phase, size
+from inferc.ir.cost import Workload
+from inferc.report.model import Machine, Phase, Report, phase
 
 
 def show(
@@ -19,7 +20,7 @@ def show(
     for name, workload in workloads.items():
         _phase(phase(report, name, workload, machine), workload, machine, console)
     _memory(report, console)
-    _passes(report, next(iter(workloads.values())), console)
+    _passes(report, console)
 
 
 def bytes_text(count: float) -> str:
@@ -42,8 +43,11 @@ def _model(report: Report, console: Console) -> None:
     model, kv = report["model"], report["kv"]
     table = _table(f"{model['name']}  ({model['architecture']})", ("", ""))
     rows = {
-        "layers, hidden, vocabulary": f"{model['layers']}, {model['hidden_size']}, {model['vocab_size']}",
-        "parameters": f"{model['parameters'] / 1e6:.1f} M, {bytes_text(model['parameter_bytes'])} as stored",
+        "layers, hidden, vocabulary": ", ".join(
+            str(model[key]) for key in ("layers", "hidden_size", "vocab_size")
+        ),
+        "parameters": f"{model['parameters'] / 1e6:.1f} M, "
+        f"{bytes_text(model['parameter_bytes'])} as stored",
         "target": report["target"]["name"],
         "options": ", ".join(f"{k}={v}" for k, v in report["options"].items()),
         "KV cache": f"{bytes_text(kv['bytes_per_token'])} a token, {kv['dtype']}, "
@@ -57,7 +61,7 @@ def _model(report: Report, console: Console) -> None:
 def _phase(result: Phase, workload: Workload, machine: Machine, console: Console) -> None:
     title = (
         f"{result.name}: {workload.tokens} rows, {workload.sequences} sequences, context "
-        f"{workload.context}; predicted for {machine.name}"
+        f"{workload.context_tokens}; predicted for {machine.name}"
     )
     table = _table(
         title, ("block / kernel", "modules", "MFLOP", "moved", "flop/B", "bound", "us"), 2
@@ -75,7 +79,8 @@ def _phase(result: Phase, workload: Workload, machine: Machine, console: Console
     console.print(
         f"total {result.flops / 1e6:.4g} MFLOP, {bytes_text(result.bytes_moved)} moved, "
         f"{bytes_text(result.must_move_bytes)} must move: "
-        f"traffic ratio [bold]{result.traffic_ratio:.3f}[/], predicted {result.predicted_us:.0f} us\n"
+        f"traffic ratio [bold]{result.traffic_ratio:.3f}[/], predicted "
+        f"{result.predicted_us:.0f} us\n"
     )
 
 
@@ -96,7 +101,7 @@ def _memory(report: Report, console: Console) -> None:
     console.print(table, "")
 
 
-def _passes(report: Report, workload: Workload, console: Console) -> None:
+def _passes(report: Report, console: Console) -> None:
     table = _table("passes", ("pass", "ops", "hits", "bytes saved a decode step", "refused"))
     for record in report["passes"]:
         if not record["changed"] and not record["refused"]:
@@ -106,7 +111,7 @@ def _passes(report: Report, workload: Workload, console: Console) -> None:
             record["name"],
             f"{record['ops_before']} -> {record['ops_after']}",
             ", ".join(f"{k} {v}" for k, v in record["hits"].items()),
-            bytes_text(size(saved, workload)) if saved is not None else "",
+            bytes_text(saved) if saved else "",
             _refusals(record["refused"]),
         )
     console.print(table)

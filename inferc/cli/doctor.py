@@ -12,7 +12,9 @@ import sys
 # package -> what needs it
 RUNTIME = ("numpy", "tokenizers", "safetensors", "jinja2", "ml_dtypes", "rich")
 COMPILER = ("torch", "transformers", "apache-tvm", "apache-tvm-ffi", "networkx")
-KNOWN_BAD = {"apache-tvm-ffi": ("0.1.15", "breaks apache-tvm 0.27: pip install 'apache-tvm-ffi<0.1.15'")}
+KNOWN_BAD = {
+    "apache-tvm-ffi": ("0.1.15", "breaks apache-tvm 0.27: pip install 'apache-tvm-ffi<0.1.15'")
+}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:  # type: ignore[type-arg]
@@ -30,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; exit code 3 if something needed is missing."""
     del args
     problems = _machine() + _packages("runtime", RUNTIME, "pip install inferc")
-    problems += _packages("compiler", COMPILER, "pip install torch==2.13.0 && pip install 'inferc[compile]'")
+    problems += _packages(
+        "compiler", COMPILER, "pip install torch==2.13.0 && pip install 'inferc[compile]'"
+    )
     problems += _toolchain()
     print()
     if not problems:

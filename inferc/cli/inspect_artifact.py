@@ -14,8 +14,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p: argparse.ArgumentParser = commands.add_parser(
         "inspect",
         help="show what the compiler did",
-        description="Show model, kernels with flops and bytes, memory plan and passes of an artifact. "
-        "Reads report.json only: no weights, no compiler. Two artifacts are compared.",
+        description="Show model, kernels with flops and bytes, memory plan and passes of an "
+        "artifact. Reads report.json only: no weights, no compiler. Two artifacts are compared.",
     )
     p.add_argument("artifact", type=Path, nargs="+", help="one artifact, or two to compare")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -24,7 +24,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("--sequences", type=int, default=1, help="sequences of the step (default 1)")
     p.add_argument("--tokens", type=int, default=512, help="rows of a prefill step (default 512)")
     p.add_argument("--context", type=int, default=512, help="mean context tokens (default 512)")
-    p.add_argument("--machine", default="cpu2", help="predict for cpu2, h100, h200, or GB/s,GFLOP/s")
+    p.add_argument(
+        "--machine", default="cpu2", help="predict for cpu2, h100, h200, or GB/s,GFLOP/s"
+    )
     return p
 
 
@@ -62,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
 def _stage(report, name: str) -> str:  # type: ignore[no-untyped-def]
     stages = report.get("stages", {})
     if name not in stages:
-        raise InfercError(f"the report holds no stage {name!r}; it has {', '.join(stages) or 'none'}")
+        raise InfercError(
+            f"the report holds no stage {name!r}; it has {', '.join(stages) or 'none'}"
+        )
     return str(stages[name])
 
 
@@ -82,7 +86,7 @@ def _machine(text: str):  # type: ignore[no-untyped-def]
 
 
 def _workloads(args: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from inferc.report.model import Workload
+    from inferc.ir.cost import Workload
 
     rows = max(args.tokens, args.sequences)
     return {

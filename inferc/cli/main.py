@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"inferc {args.command}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"\ninferc {args.command}: interrupted; nothing was left half-written", file=sys.stderr)
+        print(
+            f"\ninferc {args.command}: interrupted; nothing was left half-written", file=sys.stderr
+        )
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,157 @@
+"""`inferc bench`: speed beside the machine's read bandwidth, measured in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferc.errors import RequestError
+
+if TYPE_CHECKING:
+    from inferc.runtime.engine import Engine
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    """Declare the command."""
+    p: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure speed beside the machine's limits",
+        description="Time to first token, time per output token and throughput at several "
+        "concurrencies, with random prompts; medians over the runs. The share of the read "
+        "bandwidth counts the bytes the report says a decode step must move.",
+    )
+    p.add_argument("artifact", type=Path)
+    p.add_argument("--prompt-tokens", type=int, default=128, metavar="N")
+    p.add_argument("--new-tokens", type=int, default=64, metavar="N")
+    p.add_argument("--concurrency", type=_numbers, default=(1, 2, 4, 8), metavar="N,N,…")
+    p.add_argument("--runs", type=int, default=3)
+    p.add_argument("--threads", type=int)
+    p.add_argument("--json", action="store_true")
+    return p
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians at one concurrency."""
+
+    concurrency: int
+    first_token_ms: float
+    token_ms: float
+    tokens_per_second: float
+    read_gb_per_second: float
+    share_of_bandwidth: float
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    import inferc
+    from inferc.runtime.bandwidth import read_bandwidth
+    from inferc.runtime.host import default_threads
+
+    threads = args.threads or default_threads()
+    with inferc.load(args.artifact, threads=threads) as engine:
+        _check(engine, args)
+        _once(engine, 1, args, seed=0)  # maps the weights
+        rows = []
+        for concurrency in args.concurrency:
+            limit = read_bandwidth(threads)
+            rows.append(_measure(engine, concurrency, args, limit))
+    if args.json:
+        print(json.dumps({"threads": threads, "rows": [asdict(row) for row in rows]}, indent=1))
+        return 0
+    _print(rows, threads, args)
+    return 0
+
+
+def _check(engine: Engine, args: argparse.Namespace) -> None:
+    assert engine.manifest is not None
+    limits = engine.manifest.limits
+    needed = args.prompt_tokens + args.new_tokens
+    if needed > limits.context_tokens:
+        raise RequestError(
+            f"prompt and new tokens are {needed}, the artifact's context is {limits.context_tokens}"
+        )
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """One run: until every prompt has its first token, and the steps and tokens after that."""
+
+    first_s: float
+    rest_s: float
+    steps: int
+    tokens: int
+
+
+def _measure(engine: Engine, concurrency: int, args: argparse.Namespace, limit: float) -> Row:
+    times = [_once(engine, concurrency, args, seed=1 + i) for i in range(args.runs)]
+    step = statistics.median(t.rest_s / max(1, t.steps) for t in times)
+    moved = _must_move_bytes(args, concurrency)
+    return Row(
+        concurrency,
+        statistics.median(t.first_s for t in times) * 1e3,
+        step * 1e3,
+        statistics.median(t.tokens / t.rest_s for t in times),
+        limit / 1e9,
+        moved / step / limit,
+    )
+
+
+def _must_move_bytes(args: argparse.Namespace, concurrency: int) -> float:
+    from inferc.ir.cost import Workload
+    from inferc.report import model
+
+    report = model.load(args.artifact)
+    context = args.prompt_tokens + args.new_tokens // 2
+    workload = Workload.decode(concurrency, context)
+    return model.size(report["phases"]["decode"]["must_move_bytes"], workload)
+
+
+def _once(engine: Engine, concurrency: int, args: argparse.Namespace, seed: int) -> _Timing:
+    from inferc import SamplingParams
+
+    params = SamplingParams(max_tokens=args.new_tokens, ignore_eos=True)
+    start = time.perf_counter()
+    for prompt in _prompts(engine, concurrency, args.prompt_tokens, seed):
+        engine.add_request(prompt, params)
+    started: set[int] = set()
+    first, steps, tokens = start, 0, 0
+    while engine.has_work:
+        all_started = len(started) == concurrency
+        events = [event for event in engine.step() if event.token is not None]
+        if all_started:
+            steps, tokens = steps + 1, tokens + len(events)
+            continue
+        started |= {event.request for event in events}
+        first = time.perf_counter()
+    return _Timing(first - start, time.perf_counter() - first, steps, tokens)
+
+
+def _prompts(engine: Engine, count: int, length: int, seed: int) -> Iterator[list[int]]:
+    """Random prompts without a common beginning, so that the prefix cache plays no part."""
+    rng = random.Random(seed)
+    high = engine.executor.vocab_size
+    for _ in range(count):
+        yield [rng.randrange(high // 8, high) for _ in range(length)]
+
+
+def _print(rows: list[Row], threads: int, args: argparse.Namespace) -> None:
+    print(f"{threads} threads, {args.prompt_tokens} prompt and {args.new_tokens} new tokens")
+    print(f"{'at once':>8}{'first token':>14}{'per token':>12}{'tokens/s':>11}{'of bandwidth':>15}")
+    for row in rows:
+        share = f"{row.share_of_bandwidth:.0%}"
+        print(
+            f"{row.concurrency:>8}{row.first_token_ms:>11.1f} ms{row.token_ms:>9.2f} ms"
+            f"{row.tokens_per_second:>11.1f}{share:>8} of {row.read_gb_per_second:.0f} GB/s"
+        )

@@ -28,15 +28,25 @@ _NORMS = ("nn.rms_norm", "nn.layer_norm")
 
 @pattern("core.transpose")
 def simplify_transpose(op: Op, edit: Edit) -> Value | None:
-    """Drop an identity; make one of two in a row; a reshape does where only unit axes move."""
+    """Drop an identity; make one of two in a row."""
     x, perm = op.operands[0], ints_attr(op, "perm")
     if perm == tuple(range(len(perm))):
         return x
     inner = made_by(x, "core.transpose")
-    if inner is not None:
-        first = ints_attr(inner, "perm")
-        return edit.op("core.transpose", inner.operands[0], perm=tuple(first[p] for p in perm))
-    if tensor(x).is_block or not _moves_units_only(x, perm):
+    if inner is None:
+        return None
+    first = ints_attr(inner, "perm")
+    return edit.op("core.transpose", inner.operands[0], perm=tuple(first[p] for p in perm))
+
+
+@pattern("core.transpose")
+def reshape_units(op: Op, edit: Edit) -> Value | None:
+    """Make a reshape of a transpose that only moves unit axes (one KV head, say).
+
+    After all others only: as long as it is a transpose it can cancel further down.
+    """
+    x = op.operands[0]
+    if tensor(x).is_block or not _moves_units_only(x, ints_attr(op, "perm")):
         return None
     return edit.op("core.reshape", x, shape=tensor(op.result).shape)
 
@@ -47,7 +57,7 @@ def hoist_free_transpose(op: Op, edit: Edit) -> Value | None:
     inner, perm = made_by(op.operands[0], *ELEMENTWISE), ints_attr(op, "perm")
     if inner is None or not has_one_use(inner.result, edit.func):
         return None
-    if not all(_is_free(v, perm) for v in inner.operands):
+    if _moves_units_only(inner.result, perm) or not all(_is_free(v, perm) for v in inner.operands):
         return None
     edit.covers(inner)
     operands = [_transposed(v, perm, edit) for v in inner.operands]

@@ -78,10 +78,11 @@ class Edit:
         *operands: Value,
         attrs: Attrs,
         before: Op | None = None,
-        hint: str = "",
+        of: Sequence[Op] | None = None,
+        hint: str | Sequence[str] = "",
     ) -> Op:
         """Insert an op before the root (or an earlier op) that stands for what has been matched."""
-        of = [*(op for op in self.interior if op is not self.root), self.root]
+        of = of or [*(op for op in self.interior if op is not self.root), self.root]
         made = self.rewriter.insert(
             op_name, *operands, before=before or self.root, of=of, hint=hint or (), **dict(attrs)
         )

@@ -55,7 +55,8 @@ def _array(value: Value) -> np.ndarray:
     assert value.producer is not None
     type_ = tensor(value)
     dtype = np.dtype(np.float64) if type_.is_float else numpy_dtype(type_.dtype)
-    return np.array(value.producer.attrs["values"], dtype).reshape(tuple(int(s) for s in type_.shape))  # type: ignore[arg-type]
+    shape = [s for s in type_.shape if isinstance(s, int)]  # a constant has no other sizes
+    return np.array(value.producer.attrs["values"], dtype).reshape(shape)
 
 
 def _values(array: np.ndarray, type_: TensorType) -> tuple[float | int | bool, ...]:

@@ -1,0 +1,164 @@
+// Activation rows as the matmul kernels read them: R rows side by side, in 4-byte units along k.
+//
+// A unit is one float (MathF32), two bf16 (MathBf16 with the instruction) or four int8 (MathInt8). Beside
+// the units: sums of x over each weight group, for formats with a minimum or an offset; for int8 the
+// scale of each run of 32 and the integer sums.
+#pragma once
+
+#include "weights.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+struct MathF32 {};   // float32 multiply-add
+struct MathBf16 {};  // x rounded to bf16, products summed in float32, odd k before even k
+struct MathInt8 {};  // x rounded to int8 by row and 32 k, integer sums by weight group
+
+template <class A, class B>
+struct SameType {
+    static constexpr bool value = false;
+};
+template <class A>
+struct SameType<A, A> {
+    static constexpr bool value = true;
+};
+
+template <class T>
+INFERC_INLINE T load_scalar(const uint8_t *p) {
+    T x;
+    memcpy(&x, p, sizeof(T));
+    return x;
+}
+
+// Views into prepared rows; index [position][R].
+struct Panel {
+    const uint8_t *units;
+    const float *scale;   // a 32 k (int8)
+    const float *sum;     // a weight group
+    const int32_t *isum;  // a weight group (int8)
+};
+
+#if defined(INFERC_DPBF16)
+constexpr bool kPairedBf16 = true;
+#else
+constexpr bool kPairedBf16 = false;
+#endif
+
+template <class Math>
+constexpr int64_t units_of(int64_t k) {
+    if (SameType<Math, MathInt8>::value) return k / 4;
+    if (SameType<Math, MathBf16>::value && kPairedBf16) return (k + 1) / 2;
+    return k + k % 2;
+}
+
+// Bytes that R prepared rows need at most, whatever format and arithmetic.
+constexpr int64_t prepared_bytes(int64_t rows, int64_t k) {
+    return rows * (4 * (k + 1) + k / 8 + k / 4 + k / 4 + 4) + 64;
+}
+
+template <class W, class Math>
+INFERC_INLINE Panel panel_at(const uint8_t *blob, int64_t rows, int64_t k, int64_t begin) {
+    Panel p = {};
+    p.units = blob + 4 * rows * units_of<Math>(begin);
+    if constexpr (W::blocks) {
+        const float *side = (const float *)(blob + 4 * rows * units_of<Math>(k));
+        p.sum = side + rows * (begin / W::group);
+        if constexpr (SameType<Math, MathInt8>::value) {
+            side += rows * (k / W::group);
+            p.scale = side + rows * (begin / 32);
+            p.isum = (const int32_t *)(side + rows * (k / 32)) + rows * (begin / W::group);
+        }
+    }
+    return p;
+}
+
+// Sum of a group in a fixed order.
+template <int kGroup>
+INFERC_INLINE float group_sum(const float *x) {
+    f32x16 s = load(x);
+    if constexpr (kGroup == 32) s = s + load(x + 16);
+    return reduce_add(s);
+}
+
+INFERC_INLINE void prepare_row_f32(uint8_t *units, const float *x, int64_t rows, int64_t k) {
+    for (int64_t i = 0; i < k; i++) memcpy(units + 4 * rows * i, x + i, 4);
+    if (k % 2) memset(units + 4 * rows * k, 0, 4);
+}
+
+INFERC_INLINE void prepare_row_bf16(uint8_t *units, const float *x, int64_t rows, int64_t k) {
+    for (int64_t i = 0; i < k; i += 2) {
+        bf16 even = to_bf16(x[i]), odd = to_bf16(i + 1 < k ? x[i + 1] : 0.0f);
+        if (kPairedBf16) {
+            uint32_t both = uint32_t(even.bits) | uint32_t(odd.bits) << 16;
+            memcpy(units + 2 * rows * i, &both, 4);
+        } else {
+            float pair[2] = {to_float(odd), to_float(even)};
+            memcpy(units + 4 * rows * i, pair, 4);
+            memcpy(units + 4 * rows * (i + 1), pair + 1, 4);
+        }
+    }
+}
+
+// One run of 32: scale = max |x| / 127, integers to nearest even. Returns nothing for an all-zero run
+// but zeros. isum gets the integer sums of groups of `group`.
+INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows, float *scale,
+                                    int32_t *isum, int group) {
+    f32x16 a = load(x), b = load(x + 16);
+    float largest = reduce_max(max(abs(a), abs(b)));
+    f32x16 inverse = splat(largest > 0.0f ? 127.0f / largest : 0.0f);
+    int32_t q[32];
+    store_i(q, round_to_int(a * inverse));
+    store_i(q + 16, round_to_int(b * inverse));
+    *scale = largest / 127.0f;
+    for (int i = 0; i < 32; i += 4) {
+        uint32_t quad = 0;
+        for (int j = 0; j < 4; j++) quad |= uint32_t(q[i + j] & 0xff) << (8 * j);
+        memcpy(units + rows * i, &quad, 4);
+    }
+    for (int g = 0; g < 32 / group; g++) {
+        int32_t s = 0;
+        for (int i = 0; i < group; i++) s += q[g * group + i];
+        isum[g * rows] = s;
+    }
+}
+
+template <class W>
+INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows, int64_t r, int64_t k) {
+    Panel p = panel_at<W, MathInt8>(blob, rows, k, 0);
+    float *sum = (float *)p.sum + r, *scale = (float *)p.scale + r;
+    int32_t *isum = (int32_t *)p.isum + r;
+    constexpr int kGroups = 32 / W::group;
+    for (int64_t i = 0; i < k; i += 32) {
+        int64_t at = i / 32 * rows, group_at = i / W::group * rows;
+        prepare_run_int8(blob + 4 * r + rows * i, x + i, rows, scale + at, isum + group_at, W::group);
+        for (int g = 0; g < kGroups; g++)
+            sum[group_at + g * rows] = scale[at] * float(isum[group_at + g * rows]);
+    }
+}
+
+// Fills `blob` with `rows` rows of x side by side; rows from `valid` on are zero.
+template <class W, class Math>
+INFERC_INLINE void prepare_rows(uint8_t *blob, const float *x, int64_t stride, int64_t valid,
+                                int64_t rows, int64_t k) {
+    if (valid < rows) memset(blob, 0, size_t(prepared_bytes(rows, k) - 64));
+    for (int64_t r = 0; r < valid; r++, x += stride) {
+        if constexpr (SameType<Math, MathInt8>::value) {
+            prepare_row_int8<W>(blob, x, rows, r, k);
+            continue;
+        } else if constexpr (SameType<Math, MathBf16>::value) {
+            prepare_row_bf16(blob + 4 * r, x, rows, k);
+        } else {
+            prepare_row_f32(blob + 4 * r, x, rows, k);
+        }
+        if constexpr (W::blocks) {
+            if constexpr (W::has_min) {
+                float *sum = (float *)panel_at<W, Math>(blob, rows, k, 0).sum + r;
+                for (int64_t g = 0; g < k / W::group; g++)
+                    sum[g * rows] = group_sum<W::group>(x + g * W::group);
+            }
+        }
+    }
+}
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

@@ -1,0 +1,203 @@
+// y[rows, n] = x[rows, k] times the transpose of a packed weight matrix [n, k], results given to an
+// epilogue. Signatures: matmul() and matmul_gated() at the end.
+//
+// Up to kDirectRows rows: weights are decoded in registers and used at once (decode steps, bound by the
+// bytes of the weights). More: panels of up to kPanelRows rows are prepared once in scratch; for each pair
+// of tiles a panel of weights is decoded once and used by all of them.
+// Work is split by columns, for many rows also by rows; neither changes a result.
+#pragma once
+
+#include "matmul_core.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+// Rows prepared at once: few for a long k, so that they stay in the second-level cache.
+INFERC_INLINE int64_t panel_rows(int64_t k) { return (k <= 4096 ? 112 : 56); }
+
+// Scratch of one worker; `workers` times this is what the caller provides. Grows with rows and k.
+INFERC_INLINE size_t matmul_scratch_bytes(int64_t rows, int64_t k) {
+    int64_t prepared = min_of(round_up(rows, 8) + 14, panel_rows(k) + 14);
+    int64_t chunk = 112 * kChunkTiles * 16 * 4;
+    int64_t panel = int64_t(kPanelK) * 2 * 64 + 2 * (kPanelK / 16 * 2 * 64);
+    return size_t(round_up(prepared_bytes(prepared, k) + 28 * 128, 64) + chunk + panel);
+}
+
+struct MatmulScratch {
+    WeightPanel *panel;
+    float *out;
+    uint8_t *rows;
+};
+
+INFERC_INLINE MatmulScratch matmul_scratch(void *scratch, int64_t rows, int64_t k, int worker) {
+    uint8_t *mine = (uint8_t *)scratch + size_t(worker) * matmul_scratch_bytes(rows, k);
+    MatmulScratch s;
+    s.panel = (WeightPanel *)mine;
+    s.out = (float *)(mine + sizeof(WeightPanel));
+    s.rows = mine + sizeof(WeightPanel) + 112 * kChunkTiles * 16 * 4;
+    return s;
+}
+
+struct MatmulShare {
+    Range rows, units;
+};
+
+// Columns are split first. Rows are split too where that evens out the shares and leaves each worker
+// enough rows to reuse what it decodes.
+INFERC_INLINE MatmulShare matmul_share(int64_t rows, int64_t units, int worker, int workers) {
+    int best = 1;
+    for (int by_rows = 2; by_rows <= workers && rows / by_rows >= 64; by_rows++) {
+        if (workers % by_rows) continue;
+        int64_t cost = ceil_div(rows, by_rows) * ceil_div(units, workers / by_rows);
+        if (cost < ceil_div(rows, best) * ceil_div(units, workers / best)) best = by_rows;
+    }
+    int columns = workers / best;
+    return {share(rows, worker / columns, best), share(units, worker % columns, columns)};
+}
+
+struct MatmulJob {
+    const float *x;  // first row of the share
+    int64_t x_stride, k;
+    const uint8_t *w;
+    Range tiles;
+};
+
+// Rows [row, row + valid) by direct kernels of R rows.
+template <class W, class Math, int R, class Emit>
+INFERC_INLINE void matmul_direct(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                                 int64_t valid, const Emit &emit) {
+    constexpr int C = direct_columns(R);
+    const float *x = job.x + row * job.x_stride;
+    Panel a = panel_at<W, Math>(s.rows, R, job.k, 0);
+    constexpr bool kAsIs = R == 1 && SameType<Math, MathF32>::value && !(W::blocks && W::has_min);
+    if (kAsIs && job.k % 2 == 0)
+        a.units = (const uint8_t *)x;
+    else
+        prepare_rows<W, Math>(s.rows, x, job.x_stride, valid, R, job.k);
+    int64_t stride = tile_bytes<W>(job.k);
+    for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kChunkTiles) {
+        int count = int(min_of(kChunkTiles, job.tiles.end - tile));
+        const uint8_t *w = job.w + tile * stride;
+        int t = 0;
+        for (; t + C <= count; t += C)
+            direct_kernel<W, Math, R, C>(a, w + t * stride, stride, job.k, s.out + 16 * t);
+        if constexpr (C > 1)
+            for (; t < count; t++)
+                direct_kernel<W, Math, R, 1>(a, w + t * stride, stride, job.k, s.out + 16 * t);
+        emit(row, valid, tile, count, s.out, kChunkTiles * 16);
+    }
+}
+
+// Rows [row, row + valid) as tiles of R over decoded panels.
+template <class W, class Math, int R, class Emit>
+INFERC_INLINE void matmul_panels(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                                 int64_t valid, const Emit &emit) {
+    constexpr int C = kTileColumns;
+    const int64_t blob = round_up(prepared_bytes(R, job.k), 64), stride = tile_bytes<W>(job.k);
+    const int64_t row_tiles = ceil_div(valid, R);
+    for (int64_t i = 0; i < row_tiles; i++)
+        prepare_rows<W, Math>(s.rows + i * blob, job.x + (row + i * R) * job.x_stride, job.x_stride,
+                              min_of(R, valid - i * R), R, job.k);
+    for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kPairTiles) {
+        int count = int(min_of(kPairTiles, job.tiles.end - tile));
+        memset(s.out, 0, size_t(row_tiles * R * kPairTiles) * 64);
+        for (int t = 0; t < count; t += C)
+            for (int64_t begin = 0; begin < job.k; begin += kPanelK) {
+                int64_t k = min_of(kPanelK, job.k - begin);
+                const uint8_t *w = job.w + (tile + t) * stride + tile_bytes<W>(begin);
+                for (int c = 0; c < C && t + c < count; c++)
+                    decode_tile<W, Math>(w + c * stride, k, c, s.panel);
+                for (int64_t i = 0; i < row_tiles; i++)
+                    panel_kernel<W, Math, R>(panel_at<W, Math>(s.rows + i * blob, R, job.k, begin),
+                                             s.panel, k, s.out + (i * R * kPairTiles + t) * 16);
+            }
+        emit(row, valid, tile, count, s.out, kPairTiles * 16);
+    }
+}
+
+template <class W, class Math, class Emit>
+INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int64_t row, int64_t valid,
+                              const Emit &emit) {
+    if (valid == 1) return matmul_direct<W, Math, 1>(job, s, row, valid, emit);
+    if (valid == 2) return matmul_direct<W, Math, 2>(job, s, row, valid, emit);
+    if (valid <= 4) return matmul_direct<W, Math, 4>(job, s, row, valid, emit);
+    if constexpr (kDirectRows > 4) matmul_direct<W, Math, 8>(job, s, row, valid, emit);
+}
+
+template <class W, class Math, class Emit>
+INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int64_t row, int64_t valid,
+                               int tile_rows, const Emit &emit) {
+    static_assert(kTileRows <= 14 && kTileRows % 2 == 0, "the cases below");
+    constexpr int R = kTileRows;
+    if (tile_rows == R) return matmul_panels<W, Math, R>(job, s, row, valid, emit);
+    if constexpr (R - 2 >= kTileRowsMin)
+        if (tile_rows == R - 2) return matmul_panels<W, Math, R - 2>(job, s, row, valid, emit);
+    if constexpr (R - 4 >= kTileRowsMin)
+        if (tile_rows == R - 4) return matmul_panels<W, Math, R - 4>(job, s, row, valid, emit);
+    if constexpr (R - 6 >= kTileRowsMin)
+        if (tile_rows == R - 6) return matmul_panels<W, Math, R - 6>(job, s, row, valid, emit);
+}
+
+// `units` column units of kUnit tiles each; emit(row, rows, tile, tiles, values, row stride of values).
+template <class W, class Math, int kUnit, class Emit>
+INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, int64_t rows,
+                              int64_t units, int64_t k, const Emit &emit, void *scratch, int worker,
+                              int workers) {
+    MatmulScratch s = matmul_scratch(scratch, rows, k, worker);
+    MatmulShare mine = matmul_share(rows, units, worker, workers);
+    MatmulJob job = {x, x_stride, k, (const uint8_t *)w,
+                     {mine.units.begin * kUnit, mine.units.end * kUnit}};
+    if (job.tiles.begin == job.tiles.end) return;
+    for (int64_t row = mine.rows.begin; row < mine.rows.end;) {
+        int64_t left = mine.rows.end - row;
+        if (left <= kDirectRows) {
+            matmul_few<W, Math>(job, s, row, left, emit);
+            return;
+        }
+        // Equal register tiles rather than full ones and a rest.
+        int64_t even = ceil_div(left, ceil_div(left, kTileRows));
+        int tile_rows = int(max_of(round_up(even, 2), kTileRowsMin));
+        int64_t valid = min_of(left, panel_rows(k) / kTileRows * tile_rows);
+        matmul_many<W, Math>(job, s, row, valid, tile_rows, emit);
+        row += valid;
+    }
+}
+
+// y = x wT. W: F32 BF16 F16 Q4_0 ... Q6_K; Math: MathF32 (any W), MathBf16 (BF16), MathInt8 (blocks).
+// epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but at the end of n.
+// Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what the epilogue touches.
+template <class W, class Math, class Epilogue>
+INFERC_NOINLINE void matmul(const float *x, int64_t x_stride, const void *w, int64_t rows, int64_t n,
+                            int64_t k, const Epilogue &epilogue, void *scratch, int worker,
+                            int workers) {
+    auto emit = [&](int64_t row, int64_t count, int64_t tile, int tiles, const float *values,
+                    int64_t stride) {
+        for (int64_t r = 0; r < count; r++)
+            for (int t = 0; t < tiles; t++) {
+                int64_t col = (tile + t) * 16;
+                epilogue(row + r, col, int(min_of(16, n - col)), load(values + r * stride + 16 * t));
+            }
+    };
+    run_matmul<W, Math, 1>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker, workers);
+}
+
+// Both matrices [n, k] of a gated pair, layout n16_pair: epilogue(row, col, lanes, gate, up).
+// Flops 4 * rows * n * k. Bytes as above.
+template <class W, class Math, class Epilogue>
+INFERC_NOINLINE void matmul_gated(const float *x, int64_t x_stride, const void *w, int64_t rows,
+                                  int64_t n, int64_t k, const Epilogue &epilogue, void *scratch,
+                                  int worker, int workers) {
+    auto emit = [&](int64_t row, int64_t count, int64_t tile, int tiles, const float *values,
+                    int64_t stride) {
+        for (int64_t r = 0; r < count; r++)
+            for (int t = 0; t < tiles; t += 2) {
+                int64_t col = (tile + t) * 8;
+                const float *at = values + r * stride + 16 * t;
+                epilogue(row + r, col, int(min_of(16, n - col)), load(at), load(at + 16));
+            }
+    };
+    run_matmul<W, Math, 2>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker, workers);
+}
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

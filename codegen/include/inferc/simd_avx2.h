@@ -1,0 +1,152 @@
+// f32x16 as two ymm registers. Included by simd.h only.
+#pragma once
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+struct f32x16 {
+    __m256 lo, hi;
+};
+struct i32x16 {
+    __m256i lo, hi;
+};
+
+INFERC_INLINE f32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INFERC_INLINE i32x16 splat_i(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INFERC_INLINE f32x16 load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INFERC_INLINE void store(float *p, f32x16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+INFERC_INLINE i32x16 load_i(const void *p) {
+    const __m256i *q = (const __m256i *)p;
+    return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+INFERC_INLINE void store_i(void *p, i32x16 a) {
+    _mm256_storeu_si256((__m256i *)p, a.lo);
+    _mm256_storeu_si256((__m256i *)p + 1, a.hi);
+}
+
+#define INFERC_BOTH(type, name, args, low, high) \
+    INFERC_INLINE type name args { return {low, high}; }
+INFERC_BOTH(f32x16, operator+, (f32x16 a, f32x16 b), _mm256_add_ps(a.lo, b.lo),
+            _mm256_add_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, operator-, (f32x16 a, f32x16 b), _mm256_sub_ps(a.lo, b.lo),
+            _mm256_sub_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, operator*, (f32x16 a, f32x16 b), _mm256_mul_ps(a.lo, b.lo),
+            _mm256_mul_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, operator/, (f32x16 a, f32x16 b), _mm256_div_ps(a.lo, b.lo),
+            _mm256_div_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, operator-, (f32x16 a), _mm256_xor_ps(a.lo, _mm256_set1_ps(-0.0f)),
+            _mm256_xor_ps(a.hi, _mm256_set1_ps(-0.0f)))
+INFERC_BOTH(f32x16, fma, (f32x16 a, f32x16 b, f32x16 c), _mm256_fmadd_ps(a.lo, b.lo, c.lo),
+            _mm256_fmadd_ps(a.hi, b.hi, c.hi))
+// min and max return b if either is NaN.
+INFERC_BOTH(f32x16, min, (f32x16 a, f32x16 b), _mm256_min_ps(a.lo, b.lo),
+            _mm256_min_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, max, (f32x16 a, f32x16 b), _mm256_max_ps(a.lo, b.lo),
+            _mm256_max_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, abs, (f32x16 a), _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.lo),
+            _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.hi))
+INFERC_BOTH(f32x16, sqrt, (f32x16 a), _mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi))
+INFERC_BOTH(f32x16, select_lt, (f32x16 a, f32x16 b, f32x16 yes, f32x16 no),
+            _mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+            _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)))
+
+INFERC_BOTH(i32x16, operator&, (i32x16 a, i32x16 b), _mm256_and_si256(a.lo, b.lo),
+            _mm256_and_si256(a.hi, b.hi))
+INFERC_BOTH(i32x16, operator|, (i32x16 a, i32x16 b), _mm256_or_si256(a.lo, b.lo),
+            _mm256_or_si256(a.hi, b.hi))
+INFERC_BOTH(i32x16, operator^, (i32x16 a, i32x16 b), _mm256_xor_si256(a.lo, b.lo),
+            _mm256_xor_si256(a.hi, b.hi))
+INFERC_BOTH(i32x16, operator+, (i32x16 a, i32x16 b), _mm256_add_epi32(a.lo, b.lo),
+            _mm256_add_epi32(a.hi, b.hi))
+INFERC_BOTH(i32x16, operator>>, (i32x16 a, int n), _mm256_srli_epi32(a.lo, n),
+            _mm256_srli_epi32(a.hi, n))
+INFERC_BOTH(i32x16, operator<<, (i32x16 a, int n), _mm256_slli_epi32(a.lo, n),
+            _mm256_slli_epi32(a.hi, n))
+INFERC_BOTH(i32x16, sub_bytes, (i32x16 a, i32x16 b), _mm256_sub_epi8(a.lo, b.lo),
+            _mm256_sub_epi8(a.hi, b.hi))
+INFERC_BOTH(i32x16, select_i_lt, (i32x16 a, i32x16 b, i32x16 yes, i32x16 no),
+            _mm256_blendv_epi8(no.lo, yes.lo, _mm256_cmpgt_epi32(b.lo, a.lo)),
+            _mm256_blendv_epi8(no.hi, yes.hi, _mm256_cmpgt_epi32(b.hi, a.hi)))
+
+INFERC_BOTH(f32x16, bitcast_f, (i32x16 a), _mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi))
+INFERC_BOTH(i32x16, bitcast_i, (f32x16 a), _mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi))
+INFERC_BOTH(f32x16, to_f32, (i32x16 a), _mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi))
+INFERC_BOTH(i32x16, round_to_int, (f32x16 a), _mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi))
+
+// Byte `i` of each lane moved to bits 24..31, zeros below.
+template <int i>
+INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        -1, -1, -1, i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1, -1, 12 + i));
+    return {_mm256_shuffle_epi8(a.lo, order), _mm256_shuffle_epi8(a.hi, order)};
+}
+
+INFERC_INLINE __m256 widen_bf16(const bf16 *p) {
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+INFERC_INLINE f32x16 load(const bf16 *p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+INFERC_INLINE f32x16 load(const f16 *p) {
+    const __m128i *q = (const __m128i *)p;
+    return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+}
+INFERC_INLINE void store(f16 *p, f32x16 a) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)p + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+INFERC_INLINE __m256i narrow_bf16(__m256 a) {
+    __m256i bits = _mm256_castps_si256(a);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(sum, quiet, nan), 16);
+}
+INFERC_INLINE void store(bf16 *p, f32x16 a) {
+    __m256i both = _mm256_packus_epi32(narrow_bf16(a.lo), narrow_bf16(a.hi));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+
+INFERC_INLINE float reduce_add(f32x16 a) {
+    __m256 half = _mm256_add_ps(a.lo, a.hi);
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
+}
+INFERC_INLINE float reduce_max(f32x16 a) {
+    __m256 half = _mm256_max_ps(a.lo, a.hi);
+    __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
+}
+
+template <bool kSevenBits>
+INFERC_INLINE __m256i dot_bytes_half(__m256i acc, __m256i w, __m256i x) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(acc, w, x);
+#else
+    const __m256i ones = _mm256_set1_epi16(1);
+    if (kSevenBits)
+        return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
+    // 255 * 127 * 2 does not fit 16 bits: the top bit of w goes apart.
+    const __m256i low = _mm256_set1_epi8(0x7f);
+    __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(w, low), x);
+    __m256i b = _mm256_maddubs_epi16(_mm256_andnot_si256(low, w), x);
+    __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
+    return _mm256_add_epi32(acc, sum);
+#endif
+}
+// Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
+template <bool kSevenBits>
+INFERC_INLINE i32x16 dot_bytes(i32x16 acc, i32x16 w, i32x16 x) {
+    return {dot_bytes_half<kSevenBits>(acc.lo, w.lo, x.lo),
+            dot_bytes_half<kSevenBits>(acc.hi, w.hi, x.hi)};
+}
+
+#undef INFERC_BOTH
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

@@ -1,0 +1,131 @@
+// Packed weight formats as the kernels read them. A reader is a struct of static functions over one tile
+// of 16 matrix rows ("n16"); lane r of a vector belongs to row r of the tile.
+//
+// Dense readers (F32, BF16, F16): a tile is a run of steps of 2 k each.
+// Block readers (weights_legacy.h, weights_k.h): a tile is a run of records of `block` k each; a record
+// holds block/group groups, each with one scale (and one minimum) a row, and its integers come as quads:
+// one int32 lane holds the bytes of 4 consecutive k of one row. value = scale * integer + minimum.
+//
+// Readers are written over a loader: AllLanes gives vectors, OneLane the same for a single row.
+#pragma once
+
+#include "simd.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+struct AllLanes {
+    typedef f32x16 Float;
+    typedef i32x16 Int;
+    INFERC_INLINE Int u32(const uint8_t *p) const { return load_i(p); }
+    INFERC_INLINE Float half(const uint8_t *p) const { return load((const f16 *)p); }
+    INFERC_INLINE Int splat(uint32_t x) const { return splat_i(int32_t(x)); }
+};
+
+struct OneLane {
+    typedef float Float;
+    typedef uint32_t Int;
+    int lane;
+    INFERC_INLINE Int u32(const uint8_t *p) const {
+        uint32_t x;
+        memcpy(&x, p + 4 * lane, 4);
+        return x;
+    }
+    INFERC_INLINE Float half(const uint8_t *p) const {
+        f16 x;
+        memcpy(&x, p + 2 * lane, 2);
+        return to_float(x);
+    }
+    INFERC_INLINE Int splat(uint32_t x) const { return x; }
+};
+
+INFERC_INLINE float to_f32(uint32_t a) { return float(int32_t(a)); }
+
+// Bytes of `a`, each below 128, minus `b`.
+INFERC_INLINE uint32_t sub_bytes(uint32_t a, uint32_t b) {
+    return ((a | 0x80808080u) - b) ^ 0x80808080u;
+}
+
+constexpr uint32_t repeat_byte(uint32_t byte) { return byte * 0x01010101u; }
+
+// Byte `i` of each lane, zero extended.
+template <class Int>
+INFERC_INLINE Int byte_of(Int a, int i, Int mask) {
+    return (a >> (8 * i)) & mask;
+}
+
+// Moves bit `from` to bit `to`.
+template <class Int>
+INFERC_INLINE Int shift_bits(Int a, int from, int to) {
+    return from <= to ? a << (to - from) : a >> (from - to);
+}
+
+// ---- dense ---------------------------------------------------------------------------------------
+
+struct F32 {
+    static constexpr bool blocks = false, has_min = false;
+    static constexpr int64_t step_bytes = 2 * 16 * 4;
+    // k and k + 1 of all rows.
+    static INFERC_INLINE void pair(const uint8_t *p, f32x16 *even, f32x16 *odd) {
+        *even = load((const float *)p);
+        *odd = load((const float *)p + 16);
+    }
+    static INFERC_INLINE float value(const uint8_t *p, int lane, int odd) {
+        return ((const float *)p)[16 * odd + lane];
+    }
+};
+
+struct F16 {
+    static constexpr bool blocks = false, has_min = false;
+    static constexpr int64_t step_bytes = 2 * 16 * 2;
+    static INFERC_INLINE void pair(const uint8_t *p, f32x16 *even, f32x16 *odd) {
+        *even = load((const f16 *)p);
+        *odd = load((const f16 *)p + 16);
+    }
+    static INFERC_INLINE float value(const uint8_t *p, int lane, int odd) {
+        return to_float(((const f16 *)p)[16 * odd + lane]);
+    }
+};
+
+// Even and odd k of a row side by side, as dot-product instructions want them.
+struct BF16 {
+    static constexpr bool blocks = false, has_min = false;
+    static constexpr int64_t step_bytes = 2 * 16 * 2;
+    static INFERC_INLINE void pair(const uint8_t *p, f32x16 *even, f32x16 *odd) {
+        i32x16 both = load_i(p);
+        *even = bitcast_f(both << 16);
+        *odd = bitcast_f(both & splat_i(int32_t(0xffff0000u)));
+    }
+    static INFERC_INLINE float value(const uint8_t *p, int lane, int odd) {
+        return to_float(((const bf16 *)p)[2 * lane + odd]);
+    }
+};
+
+// Bytes of one tile.
+template <class W>
+INFERC_INLINE int64_t tile_bytes(int64_t k) {
+    if constexpr (W::blocks)
+        return k / W::block * W::record_bytes;
+    else
+        return ceil_div(k, 2) * W::step_bytes;
+}
+
+// Quads as unsigned bytes (stored value + offset), or as signed bytes (stored value).
+template <class W, class Lanes>
+INFERC_INLINE typename Lanes::Int unsigned_quad(Lanes lanes, const uint8_t *record, int group,
+                                                int v) {
+    auto q = W::quad(lanes, record, group, v);
+    if constexpr (W::stored_signed) q = q ^ lanes.splat(0x80808080u);
+    return q;
+}
+
+template <class W, class Lanes>
+INFERC_INLINE typename Lanes::Int signed_quad(Lanes lanes, const uint8_t *record, int group, int v) {
+    auto q = W::quad(lanes, record, group, v);
+    if constexpr (W::offset != 0 && !W::stored_signed)
+        q = sub_bytes(q, lanes.splat(repeat_byte(W::offset)));
+    return q;
+}
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

@@ -1,0 +1,121 @@
+"""Matmul kernels: every weight format and arithmetic against float64, and bit-equal for any batch and split."""
+
+import numpy as np
+import pytest
+from kernel_library import ISAS, Guarded, call, library
+from weights_cases import BLOCK_FORMATS, decode, from_bf16, random_rows, to_bf16
+
+from inferc.codegen import packing, workspace
+
+import ctypes
+
+CASES = [(f, "f32") for f in packing.FORMATS] + [(f, "int8") for f in BLOCK_FORMATS] + [("bf16", "bf16")]
+ROWS = (1, 2, 3, 5, 8, 16, 37)
+
+
+def run(isa, fmt, math, x, packed, n, *, workers=1, gated=False, pad=3):
+    """y[rows, n], columns beyond n untouched; x has a row stride larger than k."""
+    rows, k = x.shape
+    lib = library(isa)
+    wide = np.full((rows, k + pad), np.nan, np.float32)
+    wide[:, :k] = x
+    y = Guarded((rows, n + pad))
+    scratch = Guarded((workspace.matmul_scratch_bytes(rows, k) * workers,), np.uint8, 0xFF)
+    for worker in range(workers):
+        call(
+            lib[f"matmul_{fmt}_{math}"], wide, k + pad, packed, rows, n, k, y.array, n + pad,
+            ctypes.c_int(gated), scratch.array, ctypes.c_int(worker), ctypes.c_int(workers),
+        )  # fmt: skip
+    y.check()
+    scratch.check()
+    assert np.isnan(y.array[:, n:]).all()
+    return y.array[:, :n].copy()
+
+
+def reference(fmt, math, x, w):
+    """float64 product and the scale of its rounding errors."""
+    x = x.astype(np.float64)
+    if math == "bf16":
+        x = from_bf16(to_bf16(x.astype(np.float32))).astype(np.float64)
+    if math == "int8":
+        runs = x.astype(np.float32).reshape(x.shape[0], -1, 32)
+        scale = np.abs(runs).max(-1, keepdims=True) / np.float32(127)
+        x = (np.rint(runs / np.where(scale == 0, 1, scale)) * scale).reshape(x.shape).astype(np.float64)
+    w = w.astype(np.float64)
+    return x @ w.T, np.abs(x) @ np.abs(w.T)
+
+
+def k_of(fmt, blocks):
+    return blocks * packing.BLOCK_LAYOUTS[fmt].block_elements if fmt in packing.BLOCK_LAYOUTS else 77 * blocks
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("fmt", "math"), CASES)
+def test_against_float64_and_batch_invariant(isa, fmt, math):
+    rng = np.random.default_rng(len(fmt) + len(math))
+    for blocks, n in ((1, 5), (3, 53)):
+        k = k_of(fmt, blocks)
+        stored = random_rows(fmt, n, k, rng)
+        packed = Guarded((packing.packed_bytes(fmt, n, k),), np.uint8, 0)
+        packed.array[:] = packing.pack(fmt, stored)
+        x = rng.standard_normal((max(ROWS), k), np.float32)
+        want, size = reference(fmt, math, x, decode(fmt, stored))
+        whole = run(isa, fmt, math, x, packed.array, n)
+        # int8 rounds a few values differently where x / scale is nearly half way
+        tolerance = 1e-2 if math == "int8" else 2e-6
+        assert (np.abs(whole - want) <= tolerance * size + 1e-6).all()
+        if math == "int8":
+            assert np.abs(whole - want).mean() <= 1e-4 * size.mean()
+        for rows in ROWS:
+            for workers in (1, 2, 3):
+                part = run(isa, fmt, math, x[-rows:], packed.array, n, workers=workers)
+                assert (part.view(np.uint32) == whole[-rows:].view(np.uint32)).all(), (rows, workers)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("fmt", "math"), [("bf16", "bf16"), ("q4_1", "f32"), ("q6_k", "int8"), ("f16", "f32")])
+def test_gated(isa, fmt, math):
+    rng = np.random.default_rng(3)
+    n, k = 37, k_of(fmt, 2)
+    gate, up = random_rows(fmt, n, k, rng), random_rows(fmt, n, k, rng)
+    packed = packing.pack_pair(fmt, gate, up)
+    x = rng.standard_normal((19, k), np.float32)
+    g = run(isa, fmt, math, x, packing.pack(fmt, gate), n).astype(np.float64)
+    u = run(isa, fmt, math, x, packing.pack(fmt, up), n)
+    want = g / (1 + np.exp(-g)) * u
+    got = run(isa, fmt, math, x, packed, n, workers=2, gated=True)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    for rows in (1, 4):
+        part = run(isa, fmt, math, x[:rows], packed, n, workers=3, gated=True)
+        assert (part == got[:rows]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_many_rows_split_by_rows_and_columns(isa):
+    rng = np.random.default_rng(4)
+    n, k = 16, 320
+    stored = random_rows("q4_0", n, k, rng)
+    packed = packing.pack("q4_0", stored)
+    x = rng.standard_normal((300, k), np.float32)
+    whole = run(isa, "q4_0", "f32", x, packed, n)
+    want, size = reference("q4_0", "f32", x, decode("q4_0", stored))
+    assert (np.abs(whole - want) <= 2e-6 * size).all()
+    for workers in (2, 3, 4):
+        assert (run(isa, "q4_0", "f32", x, packed, n, workers=workers) == whole).all()
+    for row in (0, 111, 299):
+        assert (run(isa, "q4_0", "f32", x[row : row + 1], packed, n) == whole[row]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_zero_activations_give_zero(isa):
+    packed = packing.pack("q8_0", random_rows("q8_0", 16, 64, np.random.default_rng(5)))
+    assert (run(isa, "q8_0", "int8", np.zeros((2, 64), np.float32), packed, 16) == 0).all()
+
+
+def test_scratch_formula_agrees_with_the_header():
+    lib = library("portable")
+    lib.scratch_bytes.restype = ctypes.c_int64
+    for rows in (1, 2, 7, 8, 9, 100, 112, 113, 5000):
+        for k in (1, 31, 32, 576, 4096, 4097, 14336):
+            got = lib.scratch_bytes(ctypes.c_int64(rows), ctypes.c_int64(k))
+            assert got == workspace.matmul_scratch_bytes(rows, k)

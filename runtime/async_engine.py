@@ -45,8 +45,9 @@ class AsyncEngine:
         self.engine = engine
         self._commands: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._subscribers: dict[RequestId, _Subscriber] = {}
-        self._failure: BaseException | None = None
-        self._closed = False
+        self._gate = threading.Lock()
+        self._end: BaseException | None = None
+        """Why the worker takes no more commands; set under the gate, so that none is lost."""
         self._worker = threading.Thread(target=self._work, name="inferc-engine", daemon=True)
         self._worker.start()
 
@@ -72,11 +73,14 @@ class AsyncEngine:
         """Complete one prompt or several together: `n` completions each, in order."""
         resolved = self.engine.sampling(params, **options)
         batch = enumerate(split_prompts(prompts))
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._complete(number, prompt, resolved, priority))
-                for number, prompt in batch
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._complete(number, prompt, resolved, priority))
+                    for number, prompt in batch
+                ]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         return [completion for task in tasks for completion in task.result()]
 
     async def stream(
@@ -92,7 +96,7 @@ class AsyncEngine:
         subscriber = _Subscriber(asyncio.get_running_loop(), asyncio.Queue())
         opening = self._post(lambda: self._open(prompt, resolved, priority, subscriber))
         try:
-            request = await asyncio.wrap_future(opening)
+            await asyncio.wrap_future(opening)
             samples = resolved.n
             while samples:
                 item = await subscriber.events.get()
@@ -134,11 +138,9 @@ class AsyncEngine:
 
     async def close(self) -> None:
         """Stop the worker and close the engine; open streams end with an error."""
-        if not self._closed:
-            self._closed = True
-            self._commands.put(None)
-            await asyncio.to_thread(self._worker.join)
-            self.engine.close()
+        self._commands.put(None)
+        await asyncio.to_thread(self._worker.join)
+        self.engine.close()
 
     # -- for callers ------------------------------------------------------------------------
 
@@ -152,20 +154,19 @@ class AsyncEngine:
 
     def _post(self, command: Callable[[], T]) -> "Future[T]":
         """Have the worker run `command`; its result or error comes through the future."""
-        if self._failure is not None:
-            raise InfercError(f"The engine has failed and takes no requests: {self._failure}")
-        if self._closed:
-            raise InfercError("The engine is closed and takes no requests.")
         future: Future[T] = Future()
 
         def run() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(command())
-                except BaseException as error:
+                except BaseException as error:  # for the caller, in whose thread it is raised
                     future.set_exception(error)
 
-        self._commands.put(run)
+        with self._gate:
+            if self._end is not None:
+                raise InfercError(f"The engine takes no more requests: {self._end}")
+            self._commands.put(run)
         return future
 
     def _abandon(self, opening: "Future[RequestId]") -> None:
@@ -192,10 +193,9 @@ class AsyncEngine:
                 if self.engine.has_work:
                     for event in self.engine.step():
                         self._dispatch(event)
-            self._fail_all(InfercError("The engine was closed while the request ran."))
-        except BaseException as error:
-            self._failure = error
-            self._fail_all(error)
+            self._finish(InfercError("the engine was closed."))
+        except BaseException as error:  # every caller gets it; there is nobody else to tell
+            self._finish(error)
 
     def _take_commands(self) -> bool:
         """Run what callers asked for, waiting for it when idle; False when told to stop."""
@@ -213,7 +213,14 @@ class AsyncEngine:
         if subscriber is not None and not subscriber.put(event):
             self._drop(event.request)
 
-    def _fail_all(self, error: BaseException) -> None:
+    def _finish(self, error: BaseException) -> None:
+        """Close the gate, let commands already posted run, and end all streams with `error`."""
+        with self._gate:
+            self._end = error
+        while not self._commands.empty():
+            command = self._commands.get()
+            if command is not None:
+                command()
         for subscriber in self._subscribers.values():
             subscriber.put(error)
         self._subscribers.clear()

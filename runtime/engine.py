@@ -145,13 +145,13 @@ class Engine(EngineCore):
     def _next_event(self, request: RequestId) -> Event:
         inbox = self._inboxes[request]
         while not inbox:
-            # Requests of `add_request` have no inbox: the caller's next `step` returns their events.
+            # Requests of `add_request` have no inbox; the next `step` returns their events.
             self._undelivered = self.step()
         return inbox.popleft()
 
     def _deliver(self, outputs: list[StepOutput]) -> list[Event]:
         """Events for open streams go to their inboxes, all others to the caller of `step`."""
-        others = []
+        others: list[Event] = []
         for event in super()._deliver(outputs):
             self._inboxes.get(event.request, others).append(event)
         return others

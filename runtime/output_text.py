@@ -24,9 +24,10 @@ class OutputText:
         self.finish_reason: FinishReason | None = None
         self._sequence = sequence
         self._stops = StopStrings(params.stop)
-        skip = params.skip_special_tokens
         self._detokenizer = Detokenizer(
-            lambda token_ids: tokenizer.decode(token_ids, skip), sequence.token_ids
+            tokenizer.token_bytes,
+            sequence.token_ids,
+            keep_special=not params.skip_special_tokens,
         )
 
     def accept(self, output: StepOutput) -> Event:

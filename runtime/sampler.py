@@ -196,6 +196,8 @@ def _nucleus(weights: Floats, ids: Ids | None, top_p: float) -> Ids:
 
 def _largest(values: Floats, count: int) -> Ids:
     """Indices of the `count` largest, descending; of equal values the lowest indices."""
+    if count == 0:
+        return np.empty(0, np.int64)
     if count >= len(values):
         candidates = np.arange(len(values))
     else:

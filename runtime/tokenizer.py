@@ -1,6 +1,7 @@
 """The artifact's tokenizer: text to ids with BOS exactly once, ids to text, which ids exist."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from inferc.errors import ArtifactError
 from inferc.runtime.artifact import TokenFacts
+from inferc.runtime.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,6 +34,11 @@ class TextTokenizer:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What each token adds to a text, for streaming."""
+        return TokenBytes(self._tokenizer)
 
     def token_text(self, token: int | None) -> str:
         """The token's own string (such as `<|im_end|>`), empty when there is none."""

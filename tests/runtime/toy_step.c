@@ -1,0 +1,52 @@
+/* A step library with the real interface and a toy model, to test the executor against.
+ * K pages hold the token ids, V pages a running checksum; logits follow from a walk over the pages
+ * that block_tables name, so that every argument of the step matters. */
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef struct inferc_step_args {
+  int32_t tokens, sequences, logit_rows, table_stride;
+  const int32_t *ids, *positions, *slots, *sequence_starts, *context_lengths, *block_tables,
+      *logit_indices;
+  void *const *weights;
+  void *const *caches;
+  void *arena;
+  float *logits;
+} inferc_step_args;
+
+enum { PAGE_TOKENS = 4, VOCAB = 259 };
+
+int32_t inferc_abi_version(void) { return 1; }
+void *inferc_pool_create(int32_t threads) { return threads > 0 ? malloc(4) : NULL; }
+void inferc_pool_destroy(void *pool) { free(pool); }
+
+static uint32_t mix(uint32_t h, uint32_t x) { return (h ^ x) * 2654435761u + (h >> 13); }
+
+static int32_t step(const inferc_step_args *a, int decode) {
+  float *k = a->caches[0], *v = a->caches[1];
+  const uint8_t *weight = a->weights[0];
+  int32_t *checksums = a->arena;
+  if (decode && a->sequences != a->tokens) return 2;
+  if (((uintptr_t)a->arena | (uintptr_t)k | (uintptr_t)v | (uintptr_t)weight) % 64) return 3;
+  for (int32_t t = 0; t < a->tokens; ++t) k[a->slots[t]] = (float)a->ids[t];
+  for (int32_t r = 0; r < a->sequences; ++r) {
+    const int32_t *table = a->block_tables + (int64_t)r * a->table_stride;
+    int32_t first = a->sequence_starts[r], end = a->sequence_starts[r + 1];
+    for (int32_t t = first; t < end; ++t) {
+      if (a->positions[t] != a->context_lengths[r] - (end - t)) return 4;
+      uint32_t h = 7;
+      for (int32_t p = 0; p <= a->positions[t]; ++p)
+        h = mix(h, (uint32_t)k[table[p / PAGE_TOKENS] * PAGE_TOKENS + p % PAGE_TOKENS] + weight[p % 16]);
+      v[a->slots[t]] = (float)(h % 65536u);
+      checksums[t] = (int32_t)h;
+    }
+  }
+  for (int32_t l = 0; l < a->logit_rows; ++l)
+    for (int32_t i = 0; i < VOCAB; ++i)
+      a->logits[(int64_t)l * VOCAB + i] =
+          (float)(mix((uint32_t)checksums[a->logit_indices[l]], (uint32_t)i) % 4096u) / 256.0f;
+  return 0;
+}
+
+int32_t inferc_step_prefill(void *pool, const inferc_step_args *a) { return pool ? step(a, 0) : 1; }
+int32_t inferc_step_decode(void *pool, const inferc_step_args *a) { return pool ? step(a, 1) : 1; }

@@ -7,6 +7,14 @@ from inferc.errors import ArtifactError, InfercError
 from inferc.runtime.artifact import ABI_VERSION
 
 _Int32Pointer = ctypes.c_void_p
+_MEANINGS = {
+    1: "too many tokens",
+    2: "too many sequences",
+    3: "too many logit rows",
+    4: "the block table is too wide",
+    5: "a decode step with other than one token a sequence",
+    6: "arena, weights or KV pages are not aligned to 64 bytes",
+}
 
 
 class StepArgs(ctypes.Structure):
@@ -46,9 +54,9 @@ class StepLibrary:
         code = step(self._pool, ctypes.byref(args))
         if code != 0:
             raise InfercError(
-                f"The compiled step refused its input with code {code} (see step_abi.h):"
-                f" {args.tokens} tokens of {args.sequences} sequences,"
-                f" {args.logit_rows} logit rows."
+                f"The compiled step refused its input: {_MEANINGS.get(code, f'code {code}')}"
+                f" (found {args.tokens} tokens of {args.sequences} sequences,"
+                f" {args.logit_rows} logit rows, {args.table_stride} table columns)."
             )
 
     def close(self) -> None:

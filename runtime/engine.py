@@ -17,7 +17,7 @@ from inferc.runtime.generation import load_defaults
 from inferc.runtime.host import default_threads
 from inferc.runtime.kv_budget import kv_budget
 from inferc.runtime.request import RequestId, SamplingParams
-from inferc.runtime.scheduler import SchedulerConfig, StepOutput
+from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
 
 

@@ -18,13 +18,8 @@ from inferc.runtime.request import RequestId, SamplingParams, SequenceId
 from inferc.runtime.request import Sequence as ServedSequence
 from inferc.runtime.runner import Observer, Runner
 from inferc.runtime.sampler import Sampler
-from inferc.runtime.scheduler import (
-    CheckingScheduler,
-    Scheduler,
-    SchedulerConfig,
-    SchedulerStats,
-    StepOutput,
-)
+from inferc.runtime.scheduler import CheckingScheduler, Scheduler
+from inferc.runtime.scheduler_config import SchedulerConfig, SchedulerStats, StepOutput
 from inferc.runtime.tokenizer import TextTokenizer
 
 Prompt = str | Sequence[int]

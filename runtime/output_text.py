@@ -3,7 +3,7 @@
 from inferc.runtime.detokenizer import Detokenizer
 from inferc.runtime.events import Event, Usage
 from inferc.runtime.request import FinishReason, RequestId, SamplingParams, Sequence
-from inferc.runtime.scheduler import StepOutput
+from inferc.runtime.scheduler_config import StepOutput
 from inferc.runtime.stopping import StopStrings
 from inferc.runtime.tokenizer import TextTokenizer
 

@@ -13,7 +13,8 @@ from runtime_toy import ToyCache, answer, prefix_hashes
 from inferc.runtime.block_manager import BlockManager
 from inferc.runtime.plan import Plan, Rows
 from inferc.runtime.request import Sampled, Sequence, SequenceId
-from inferc.runtime.scheduler import Scheduler, SchedulerConfig
+from inferc.runtime.scheduler import Scheduler
+from inferc.runtime.scheduler_config import SchedulerConfig
 
 TOKENS = 3
 """A tiny vocabulary, so that prompts share prefixes and stop tokens come up."""

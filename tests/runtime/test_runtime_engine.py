@@ -14,7 +14,7 @@ from inferc.runtime.engine import Engine
 from inferc.runtime.events import Completion, Event
 from inferc.runtime.plan import Plan, plan_from_json
 from inferc.runtime.request import SamplingParams
-from inferc.runtime.scheduler import SchedulerConfig
+from inferc.runtime.scheduler_config import SchedulerConfig
 
 VOCAB = 300
 PROMPTS = ["Hello", "Hello, world", "Hello, world and more", "日本", "x" * 30, "Hello, world", "y"]

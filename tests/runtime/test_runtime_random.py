@@ -7,7 +7,8 @@ from runtime_workload import Driver, random_workload, run_seeds
 
 from inferc.runtime.block_manager import BlockId, BlockManager
 from inferc.runtime.request import Sequence
-from inferc.runtime.scheduler import Scheduler, SchedulerConfig
+from inferc.runtime.scheduler import Scheduler
+from inferc.runtime.scheduler_config import SchedulerConfig
 
 SEEDS = 10_000
 FAULT_SEEDS = 1_000

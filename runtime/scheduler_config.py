@@ -1,0 +1,42 @@
+"""Limits, counts and results of the scheduler, as plain data."""
+
+from dataclasses import dataclass
+
+from inferc.runtime.request import FinishReason, Sampled, SequenceId
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits of a step, from the artifact, and policy."""
+
+    step_tokens: int
+    sequences: int
+    context_tokens: int
+    chunk_tokens: int | None = None
+    """Most tokens of one sequence in one step; None: no limit but `step_tokens`."""
+    prefix_cache: bool = True
+
+    @property
+    def running_limit(self) -> int:
+        """Sequences that may run at once; each is sure of a row in every step."""
+        return min(self.sequences, self.step_tokens)
+
+
+@dataclass
+class SchedulerStats:
+    """Counts since the engine was made."""
+
+    steps: int = 0
+    tokens: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """A token that `commit` accepted; `finish_reason` tells whether it was the last."""
+
+    sequence: SequenceId
+    sampled: Sampled
+    finish_reason: FinishReason | None

@@ -92,7 +92,7 @@ class _Flattener:
         if value not in self.wide:
             self.wide[value] = self.builder.op(
                 "core.cast", new, loc=derive("flatten-tokens", [op.loc]), hint=value.hint,
-                dtype=value.type.dtype,  # type: ignore[union-attr]
+                dtype=value.type.dtype,
             )  # fmt: skip
         return self.wide[value]
 

@@ -6,8 +6,10 @@ One line of options stands for one architecture; the text is IR and goes through
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from inferc.ir.core import Module
+from inferc.ir.core import Func, Module
+from inferc.ir.interp import Params, run
 from inferc.ir.parse import parse_module
 
 HIDDEN, HEADS, GROUPS, HEAD, INNER, VOCAB = 32, 4, 2, 8, 48, 64
@@ -257,3 +259,8 @@ class _Writer:
             up = self.linear(h, f"{at}.up_proj", INNER, HIDDEN, m.up_weight)
         y = self.op("nn.glu", [gate, up], (INNER,), at, 'activation = "silu"')
         return self.linear(y, f"{at}.down_proj", HIDDEN, INNER)
+
+
+def run64(func: Func, inputs: list[object], params: Params) -> list[Any]:
+    """Interpret a function in float64."""
+    return run(func, inputs, params, precision="f64")

@@ -41,10 +41,10 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/dev.stamp
-	$(BIN)/python -m tools.check_types
+	$(BIN)/python -m tools.check types
 
 layers: $(VENV)/dev.stamp
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tools.check layers
 
 pytest: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q

@@ -12,6 +12,18 @@ import sys
 # package -> what needs it
 RUNTIME = ("numpy", "tokenizers", "safetensors", "jinja2", "ml_dtypes", "rich")
 COMPILER = ("torch", "transformers", "apache-tvm", "apache-tvm-ffi", "networkx")
+# Features that kernels are built for, in the compilers' spelling.
+USED_ISA = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512vnni",
+    "avx512bf16",
+    "neon",
+)
 KNOWN_BAD = {
     "apache-tvm-ffi": ("0.1.15", "breaks apache-tvm 0.27: pip install 'apache-tvm-ffi<0.1.15'")
 }
@@ -48,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
 def _machine() -> list[str]:
     from inferc.runtime.host import host_isa
 
-    isa = host_isa()
+    isa = host_isa() or frozenset()
     print(f"machine     {platform.machine()}, {os.cpu_count()} cores, {platform.system()}")
-    print(f"isa         {' '.join(sorted(isa)) or '(none of the features inferc uses)'}")
+    print(f"isa         {' '.join(f for f in USED_ISA if f in isa) or 'portable'}")
     version = ".".join(map(str, sys.version_info[:3]))
     print(f"python      {version}")
     return [] if sys.version_info >= (3, 11) else [f"Python {version} is too old: 3.11 or newer"]

@@ -14,6 +14,7 @@ from inferc.errors import CompileError
 from inferc.frontend.gguf import GgufModel, open_gguf
 from inferc.frontend.weight_binding import bind
 from tests.frontend import gguf_models
+from tests.frontend.gguf_cases import CASES
 
 
 def rebuilt(found: GgufModel) -> PreTrainedModel:
@@ -32,7 +33,7 @@ def rebuilt(found: GgufModel) -> PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("name", gguf_models.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str, tmp_path: Path) -> None:
     original = gguf_models.model(name)
     model = rebuilt(open_gguf(gguf_models.write(tmp_path / "m.gguf", name)))

@@ -1,0 +1,94 @@
+"""What a kernel definition is: when it fits a group, what it bakes in, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from inferc.codegen.group import Group
+from inferc.codegen.targets import CpuTarget
+from inferc.ir.cost import Cost, op_cost
+
+Compute = Literal["auto", "f32", "bf16", "int8"]
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """Choices that decide which kernels may be used.
+
+    Attributes:
+        target: the CPU to compile for.
+        compute: arithmetic of matrix products; `auto` follows the weights' type.
+        use_tvm: whether row kernels may be lowered by TVM.
+    """
+
+    target: CpuTarget
+    compute: Compute = "auto"
+    use_tvm: bool = True
+
+
+@dataclass(frozen=True)
+class Ok:
+    """The kernel fits."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The kernel does not fit, and why."""
+
+    reason: str
+
+
+Answer = Union[Ok, Refusal]
+Layout = Literal["n16", "n16_pair", "rows", "vector"]
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """How a kernel wants the weight behind group operands. A pair is two operands, one tensor."""
+
+    layout: Layout
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """C++ expressions for bytes of working memory; `workers` may be used in `shared`."""
+
+    per_worker: str = "0"
+    shared: str = "0"
+
+
+@dataclass(frozen=True)
+class KernelDef:
+    """One kernel family.
+
+    Attributes:
+        name: prefix of the function's name.
+        summary: one line for reports and errors.
+        priority: the highest that fits wins; two that fit must differ.
+        matches: cheap test of the body's form; no match is not worth a refusal.
+        supports: whether it fits, with the reason if not. Called only if it matches.
+        params: what the template needs: a frozen dataclass whose fields are its variables.
+        template: file below `templates/cpu`.
+        weights: layouts wanted for weight operands.
+        scratch: working memory of one call.
+        tolerance: relative error against the body that its tests allow.
+        lowered: whether TVM makes an object for the body beside the template's wrapper.
+        cost: flops and bytes of one call; by default those of the body and of its boundary.
+    """
+
+    name: str
+    summary: str
+    priority: int
+    matches: Callable[[Group], bool]
+    supports: Callable[[Group, KernelOptions], Answer]
+    params: Callable[[Group, KernelOptions, str], Any]
+    template: str
+    weights: Callable[[Group], tuple[WeightUse, ...]]
+    scratch: Callable[[Group, KernelOptions], Scratch] = lambda group, options: Scratch()
+    tolerance: float = 1e-5
+    lowered: bool = False
+    cost: Callable[[Group], Cost] = lambda group: op_cost(group.op)

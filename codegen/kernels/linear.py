@@ -1,0 +1,194 @@
+"""Matrix products with an element-wise epilogue: `linear`, and `glu_linear` for a pair of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferc.codegen.expressions import (
+    Line,
+    Load,
+    Printer,
+    Unprintable,
+    load_argument,
+    reachable,
+)
+from inferc.codegen.group import Group, has_rows, row_elements, tensor, through_reshape
+from inferc.codegen.kernel import (
+    Answer,
+    KernelDef,
+    KernelOptions,
+    Ok,
+    Refusal,
+    Scratch,
+    WeightUse,
+)
+from inferc.codegen.packing import FORMATS
+from inferc.ir.core import Op, Value
+
+
+@dataclass(frozen=True)
+class Store:
+    """Pointer member `name`, of the kernel's argument `index`, gets `expression`."""
+
+    name: str
+    index: int
+    expression: str
+
+
+@dataclass(frozen=True)
+class LinearParams:
+    """Variables of `linear.cpp.j2`."""
+
+    name: str
+    function: str
+    weight: str
+    math: str
+    n: int
+    k: int
+    x_index: int
+    w_index: int
+    accumulators: tuple[str, ...]
+    loads: tuple[Load, ...]
+    lines: tuple[Line, ...]
+    stores: tuple[Store, ...]
+
+
+def math_type(dtype: str, options: KernelOptions) -> str:
+    """Arithmetic for a weight type: `auto` takes bf16 dot products where the target has them."""
+    if dtype == "bf16":
+        wanted = options.compute == "bf16" or (
+            options.compute in ("auto", "int8") and options.target.has("avx512bf16")
+        )
+        return "MathBf16" if wanted else "MathF32"
+    is_block = dtype not in ("f32", "f16")
+    return "MathInt8" if options.compute == "int8" and is_block else "MathF32"
+
+
+def _linears(group: Group) -> list[Op]:
+    return group.ops("core.linear")
+
+
+def _refusal(group: Group) -> str | None:
+    """Why the products themselves do not fit, or None."""
+    linears = _linears(group)
+    x, first = linears[0].operands[:2]
+    source = through_reshape(x)
+    if source.producer is not None or not has_rows(source.type):
+        return f"the left operand %{x.hint}: {x.type} is computed inside the group"
+    for op in linears:
+        w = op.operands[1]
+        if op.operands[0] is not x:
+            return "the products read different inputs"
+        if w.producer is not None or not group.is_weight(w):
+            return f"the right operand %{w.hint} is no parameter"
+        if w.type != first.type:
+            return f"the weights differ in type: {first.type} and {w.type}"
+        if tensor(w).dtype not in FORMATS:
+            return f"there is no packed layout for weights of type {tensor(w).dtype}"
+    if row_elements(tensor(source)) != tensor(first).shape[1]:
+        return f"a row of %{source.hint}: {source.type} is not one row of the product"
+    return None
+
+
+def _supports(group: Group, options: KernelOptions) -> Answer:
+    reason = _refusal(group)
+    if reason is not None:
+        return Refusal(reason)
+    try:
+        _params(group, options, "probe")
+    except Unprintable as error:
+        return Refusal(f"the epilogue: {error}")
+    return Ok()
+
+
+def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
+    linears = _linears(group)
+    x, w = linears[0].operands[:2]
+    n, k = tensor(w).shape
+    assert isinstance(n, int) and isinstance(k, int)
+    accumulators = ("acc",) if len(linears) == 1 else ("gate", "up")
+    printer = Printer(n)
+    for accumulator, op in zip(accumulators, linears, strict=True):
+        printer.known[op.result] = accumulator
+    loads = _loads(group, printer, linears, n)
+    for accumulator, op in zip(accumulators, linears, strict=True):
+        if len(op.operands) == 3:
+            _add_bias(printer, op, accumulator)
+    stores = []
+    for i, result in enumerate(group.body.results):
+        if row_elements(tensor(result)) != n:
+            raise Unprintable(f"result {i} has rows of {row_elements(tensor(result))}, not {n}")
+        at = len(group.op.operands) + i
+        stores.append(Store(f"y{i}", at, printer.value(result)))
+    dtype = tensor(w).dtype
+    return LinearParams(
+        name, "matmul" if len(linears) == 1 else "matmul_gated", dtype.upper(),
+        math_type(dtype, options), n, k, through_reshape(x).index, w.index, accumulators,
+        loads, tuple(printer.lines), tuple(stores),
+    )  # fmt: skip
+
+
+def _loads(group: Group, printer: Printer, linears: list[Op], n: int) -> tuple[Load, ...]:
+    biases = [op.operands[2] for op in linears if len(op.operands) == 3]
+    args = dict.fromkeys(reachable([*group.body.results, *biases], printer.known))
+    loads = []
+    for arg in args:
+        load = load_argument(arg, n, lambda pointer: f"{pointer} + row * kN + col")
+        printer.known[arg] = f"{load.name}_"
+        loads.append(load)
+    return tuple(loads)
+
+
+def _add_bias(printer: Printer, op: Op, accumulator: str) -> None:
+    bias = printer.value(op.operands[2])
+    name = f"v{len(printer.lines)}"
+    printer.lines.append(Line(name, f"{accumulator} + {bias}"))
+    printer.known[op.result] = name
+
+
+def _weight_operands(group: Group) -> tuple[Value, ...]:
+    return tuple(op.operands[1] for op in _linears(group))
+
+
+def _weights(group: Group) -> tuple[WeightUse, ...]:
+    matrices = tuple(w.index for w in _weight_operands(group))
+    layout = "n16" if len(matrices) == 1 else "n16_pair"
+    return (WeightUse(layout, matrices), *vector_uses(group, matrices))  # type: ignore[arg-type]
+
+
+def vector_uses(group: Group, without: tuple[int, ...]) -> tuple[WeightUse, ...]:
+    """All other parameters are stored as float32 vectors."""
+    return tuple(
+        WeightUse("vector", (arg.index,))
+        for arg in group.body.args
+        if group.is_weight(arg) and arg.index not in without
+    )
+
+
+def _scratch(group: Group, options: KernelOptions) -> Scratch:
+    k = tensor(_weight_operands(group)[0]).shape[1]
+    return Scratch(per_worker=f"matmul_scratch_bytes(kStepTokens, {k})")
+
+
+LINEAR = KernelDef(
+    name="linear",
+    summary="matrix product with packed weights and an element-wise epilogue",
+    priority=10,
+    matches=lambda group: len(_linears(group)) == 1,
+    supports=_supports,
+    params=_params,
+    template="linear.cpp.j2",
+    weights=_weights,
+    scratch=_scratch,
+)
+GLU_LINEAR = KernelDef(
+    name="glu_linear",
+    summary="gate and up products over interleaved weights, joined in registers",
+    priority=10,
+    matches=lambda group: len(_linears(group)) == 2,
+    supports=_supports,
+    params=_params,
+    template="linear.cpp.j2",
+    weights=_weights,
+    scratch=_scratch,
+)

@@ -1,0 +1,178 @@
+"""Which packed tensors the kernels read, and writing them, one at a time, to one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferc.codegen import packing
+from inferc.codegen.group import Group
+from inferc.codegen.kernel import WeightUse
+from inferc.codegen.units import Units
+from inferc.codegen.weight_program import Read, Weight, sources, weight_value
+from inferc.errors import CompileError
+from inferc.ir.core import Module, Op
+from inferc.ir.types import TensorType
+
+ALIGNMENT_BYTES = 64
+Progress = Callable[[str, int, int], None]  # name of the tensor, bytes done, bytes in all
+
+
+@dataclass(frozen=True)
+class PackItem:
+    """One packed tensor: a parameter, or a pair of them, in a layout."""
+
+    name: str
+    layout: str
+    dtype: str
+    shape: tuple[int, ...]
+    params: tuple[str, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """Packed tensors in the order of the step's `weights`, and who reads which."""
+
+    items: tuple[PackItem, ...]
+    numbers: dict[tuple[Op, int], int] = field(repr=False)  # by op of the group, operand
+
+    def number(self, group: Group, operand: int) -> int:
+        """Index of the packed tensor behind an operand of a group."""
+        return self.numbers[group.op, operand]
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all tensors with their padding."""
+        return sum(_padded(item.nbytes) for item in self.items)
+
+
+def plan_weights(units: Units) -> PackPlan:
+    """One item for each (layout, parameters) that a kernel asks for, in order of first use."""
+    found: dict[tuple[str, tuple[str, ...]], int] = {}
+    items: list[PackItem] = []
+    numbers: dict[tuple[Op, int], int] = {}
+    for group, unit in units.of_group.items():
+        for use in unit.definition.weights(group):
+            item = _item(group, use)
+            key = (item.layout, item.params)
+            if key not in found:
+                found[key] = len(items)
+                items.append(item)
+            for operand in use.operands:
+                numbers[group.op, operand] = found[key]
+    return PackPlan(tuple(items), numbers)
+
+
+def _item(group: Group, use: WeightUse) -> PackItem:
+    names, types = [], []
+    for operand in use.operands:
+        producer = group.op.operands[operand].producer
+        assert producer is not None and producer.name == "param"
+        type_ = producer.result.type
+        assert isinstance(type_, TensorType)
+        names.append(str(producer.attrs["name"]))
+        types.append(type_)
+    shape = tuple(int(s) for s in types[0].shape)  # type: ignore[arg-type]
+    dtype = "f32" if use.layout == "vector" else types[0].dtype
+    nbytes = _packed_bytes(use.layout, dtype, shape)
+    return PackItem(" + ".join(names), use.layout, dtype, shape, tuple(names), nbytes)
+
+
+def _packed_bytes(layout: str, dtype: str, shape: tuple[int, ...]) -> int:
+    if layout == "n16":
+        return packing.packed_bytes(dtype, *shape)
+    if layout == "n16_pair":
+        return packing.packed_pair_bytes(dtype, *shape)
+    if layout == "rows":
+        return shape[0] * packing.row_bytes(dtype, shape[1])
+    return 4 * int(np.prod(shape))
+
+
+def pack_item(item: PackItem, weights: list[Weight]) -> NDArray[np.uint8]:
+    """The bytes of an item."""
+    if item.layout == "n16":
+        return packing.pack(item.dtype, weights[0].rows())
+    if item.layout == "n16_pair":
+        return packing.pack_pair(item.dtype, weights[0].rows(), weights[1].rows())
+    if item.layout == "rows":
+        return weights[0].rows().reshape(-1)
+    return np.ascontiguousarray(weights[0].values()).view(np.uint8).reshape(-1)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def write_weights(
+    path: Path,
+    plan: PackPlan,
+    module: Module,
+    read: Read,
+    release: Callable[[str], None],
+    progress: Progress,
+) -> tuple[int, ...]:
+    """Evaluate, pack and write every item; returns the offsets in the file.
+
+    One tensor with its packed form is resident. The file is safetensors: `u8` tensors, each padded
+    to 64 bytes and beginning at a multiple of 64.
+    """
+    header, starts = _header(plan)
+    total, done = plan.weights_bytes, 0
+    with path.open("wb") as stream:
+        stream.write(header)
+        for item in plan.items:
+            packed = _packed(item, module, read)
+            stream.write(packed.data)
+            stream.write(b"\0" * (_padded(item.nbytes) - item.nbytes))
+            del packed
+            for param in item.params:
+                for source in sources(module, param):
+                    release(source)
+            done += _padded(item.nbytes)
+            progress(item.name, done, total)
+    return tuple(len(header) + start for start in starts)
+
+
+def _packed(item: PackItem, module: Module, read: Read) -> NDArray[np.uint8]:
+    dtype_of = {"vector": None}.get(item.layout, item.dtype)
+    weights = []
+    for param in item.params:
+        type_ = _param_type(module, param)
+        if dtype_of is not None and type_.dtype != dtype_of:
+            raise CompileError(f"Weight {param}: planned as {dtype_of}, found {type_}.")
+        weights.append(weight_value(module, param, type_, read))
+    packed = pack_item(item, weights)
+    if packed.nbytes != item.nbytes:
+        raise CompileError(
+            f"Weight {item.name}: packed to {packed.nbytes} bytes, planned {item.nbytes}."
+        )
+    return packed
+
+
+def _param_type(module: Module, name: str) -> TensorType:
+    for func in module:
+        op = None if func.name.startswith("pack/") else func.params().get(name)
+        if op is not None:
+            assert isinstance(op.result.type, TensorType)
+            return op.result.type
+    raise KeyError(name)
+
+
+def _header(plan: PackPlan) -> tuple[bytes, list[int]]:
+    """Header of a safetensors file, padded so that data begins at a multiple of 64."""
+    table, starts, at = {}, [], 0
+    for item in plan.items:
+        size = _padded(item.nbytes)
+        name = f"{item.name} [{item.layout}]"
+        table[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
+        starts.append(at)
+        at += size
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT_BYTES)
+    return len(text).to_bytes(8, "little") + text, starts

@@ -1,0 +1,58 @@
+"""All kernel definitions, and the choice among them."""
+
+from __future__ import annotations
+
+from inferc.codegen.group import Group
+from inferc.codegen.kernel import KernelDef, KernelOptions, Refusal
+from inferc.codegen.kernels.attention import ATTENTION
+from inferc.codegen.kernels.linear import GLU_LINEAR, LINEAR
+from inferc.codegen.kernels.rope_append import ROPE_APPEND
+from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
+from inferc.codegen.kernels.tvm_row import TVM_ROW
+from inferc.errors import CompileError
+from inferc.ir.text import print_func
+
+KERNELS: tuple[KernelDef, ...] = (
+    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, TVM_ROW,
+)  # fmt: skip
+_BY_NAME = {definition.name: definition for definition in KERNELS}
+
+
+def kernel_named(name: str) -> KernelDef:
+    """The definition of a name that `choose` gave."""
+    return _BY_NAME[name]
+
+
+def choose(group: Group, options: KernelOptions) -> KernelDef:
+    """The fitting definition of highest priority. Raises CompileError with every refusal."""
+    refusals: list[tuple[KernelDef, str]] = []
+    fitting: list[KernelDef] = []
+    for definition in KERNELS:
+        if not definition.matches(group):
+            continue
+        answer = definition.supports(group, options)
+        if isinstance(answer, Refusal):
+            refusals.append((definition, answer.reason))
+        else:
+            fitting.append(definition)
+    if not fitting:
+        raise CompileError(_nothing_fits(group, refusals))
+    best = max(fitting, key=lambda d: d.priority)
+    rivals = [d.name for d in fitting if d.priority == best.priority]
+    if len(rivals) > 1:
+        raise ValueError(f"kernels {', '.join(rivals)} fit one group with the same priority")
+    return best
+
+
+def _nothing_fits(group: Group, refusals: list[tuple[KernelDef, str]]) -> str:
+    where = ", ".join(group.modules) or "no source module"
+    tried = [f"  {d.name}: {reason}" for d, reason in refusals]
+    others = sorted(d.name for d in KERNELS if d not in [r for r, _ in refusals])
+    lines = [
+        f"No kernel fits a group of @{group.func.name} (from {where}).",
+        *(tried or ["  no kernel has this form"]),
+        f"  of another form: {', '.join(others)}",
+        "The group:",
+        print_func(group.body).rstrip(),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""Gives every group the kernel that runs it.
+
+    %y = fuse.group(%x, %w) {kind = "linear"} ...
+  becomes
+    %y = fuse.group(%x, %w) {kind = "linear", kernel = "linear"} ...
+
+A group for which nothing fits is an error that lists every candidate with its reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from inferc.codegen.group import Group
+from inferc.codegen.kernel import Compute, KernelOptions
+from inferc.codegen.registry import choose
+from inferc.codegen.targets import parse_target
+from inferc.errors import CompileError
+from inferc.ir.core import Func, Module
+from inferc.passes.base import Pass, PassContext
+
+
+@dataclass(frozen=True)
+class SelectKernels(Pass):
+    """Chooses kernels for a target."""
+
+    name: ClassVar[str] = "select-kernels"
+    requires: ClassVar[frozenset[str]] = frozenset({"fused", "kv-planned"})
+    ensures: ClassVar[frozenset[str]] = frozenset({"selected"})
+
+    target: str = "cpu:native"
+    compute: str = "auto"
+    tvm: bool = True
+
+    def run(self, module: Module, context: PassContext) -> None:
+        """Set the attribute `kernel` of every group."""
+        options = self.options()
+        for func in step_functions(module):
+            rewriter = context.rewriter(func)
+            for op in func.ops:
+                if op.body is not None:
+                    chosen = choose(Group(op, func), options)
+                    rewriter.set_attrs(op, kernel=chosen.name)
+                    context.hit(chosen.name, func)
+
+    def options(self) -> KernelOptions:
+        """The options as the kernel definitions take them. Raises CompileError."""
+        if self.compute not in get_args(Compute):
+            raise CompileError(
+                f"Unknown compute mode '{self.compute}'. Known: {', '.join(get_args(Compute))}."
+            )
+        return KernelOptions(parse_target(self.target), self.compute, self.tvm)  # type: ignore[arg-type]
+
+
+def step_functions(module: Module) -> list[Func]:
+    """The functions that run a step."""
+    return [module.funcs[name] for name in ("prefill", "decode") if name in module.funcs]

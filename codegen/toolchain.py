@@ -1,0 +1,124 @@
+"""The C++ compiler: finding one, compiling, linking. Its failures become one readable error."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferc.codegen.targets import CpuTarget
+from inferc.errors import ToolchainError
+
+_CANDIDATES = ("c++", "g++", "clang++")
+_ERROR_LINES = 12
+# Kernels keep the order of roundings as written: no contraction, no -ffast-math.
+COMMON_FLAGS = (
+    "-O3", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-fno-math-errno",
+    "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-Wno-unknown-pragmas",
+)  # fmt: skip
+LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-s")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler. `command` starts every call; `version` is the first line of `--version`."""
+
+    command: tuple[str, ...]
+    version: str
+    is_zig: bool = False
+
+    def target_flags(self, target: CpuTarget) -> tuple[str, ...]:
+        """Flags that select the instruction sets of `target`."""
+        if not self.is_zig:
+            return target.flags
+        cpu = target.llvm_cpu.replace("-", "_") if target.isa else "baseline"
+        return ("-mcpu=" + "+".join([cpu, *target.llvm_features]),)
+
+    def compile_object(
+        self, source: Path, output: Path, target: CpuTarget, include: Path, shown_as: str
+    ) -> None:
+        """Compile one file. `shown_as` stands for the source in errors and in the object."""
+        command = [
+            *self.command, *COMMON_FLAGS, *self.target_flags(target), "-I", str(include),
+            f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={include}=include",
+            "-c", source.name, "-o", str(output),
+        ]  # fmt: skip
+        _run(command, source.parent, f"compiling {shown_as}", source)
+
+    def link_library(self, objects: list[Path], output: Path) -> None:
+        """Link a shared library that needs the C library and nothing else."""
+        command = [*self.command, *LINK_FLAGS, *map(str, objects), "-o", str(output)]
+        command += ["-pthread", "-lm"]
+        if self.is_zig:  # `-x c++` would make it read objects as sources
+            at = command.index("-x")
+            del command[at : at + 2]
+        _run(command, output.parent, f"linking {output.name}", None)
+
+
+def find_compiler() -> Compiler:
+    """`$CXX`, else c++, g++ or clang++ on the path, else the `ziglang` package."""
+    chosen = os.environ.get("CXX")
+    if chosen:
+        words = shlex.split(chosen)
+        if shutil.which(words[0]) is None:
+            raise ToolchainError(f"CXX is set to '{chosen}', but '{words[0]}' is not on the path.")
+        return _probed(tuple(words))
+    for name in _CANDIDATES:
+        if shutil.which(name):
+            return _probed((name,))
+    if importlib.util.find_spec("ziglang") is not None:
+        base = (sys.executable, "-m", "ziglang", "cc", "-x", "c++", "-nostdlib++")
+        return _probed(base, is_zig=True)
+    raise ToolchainError(
+        "No C++ compiler was found: neither $CXX nor c++, g++ or clang++ on the path."
+        " Install one (Debian: `apt install g++`), or `pip install ziglang`."
+    )
+
+
+def _probed(command: tuple[str, ...], *, is_zig: bool = False) -> Compiler:
+    """Ask for the version: it is part of every cache key."""
+    question = [sys.executable, "-m", "ziglang", "version"] if is_zig else [*command, "--version"]
+    try:
+        answer = subprocess.run(question, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(
+            f"The C++ compiler '{shlex.join(command)}' failed: {error}."
+        ) from error
+    if answer.returncode != 0 or not answer.stdout.strip():
+        raise ToolchainError(
+            f"The C++ compiler '{shlex.join(command)}' did not tell its version:"
+            f" {answer.stderr.strip()[:300]}"
+        )
+    version = answer.stdout.strip().splitlines()[0]
+    return Compiler(command, f"zig {version}" if is_zig else version, is_zig)
+
+
+def _run(command: list[str], folder: Path, doing: str, source: Path | None) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(f"{command[0]}: cannot be run ({error.strerror}).") from error
+    if done.returncode == 0:
+        return
+    lines = (done.stderr or done.stdout).strip().splitlines()[:_ERROR_LINES]
+    kept = ""
+    if source is not None:
+        kept = f" The source is kept at {_keep(source)}."
+    raise ToolchainError(
+        f"The compiler failed (exit code {done.returncode}) when {doing}.{kept}\n"
+        f"Command: {shlex.join(command)}\n" + "\n".join(lines)
+    )
+
+
+def _keep(source: Path) -> Path:
+    """Copy a source that failed to where it outlives the build folder."""
+    import tempfile
+
+    kept = Path(tempfile.mkdtemp(prefix="inferc-failed-")) / source.name
+    shutil.copy(source, kept)
+    return kept

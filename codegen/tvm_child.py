@@ -1,0 +1,52 @@
+"""The child process that runs TVM: `python -m inferc.codegen.tvm_child < request.json`.
+
+Invalid IR can crash TVM; in a process of its own a crash becomes an error message. Each function is
+announced on stdout before it is compiled, so that the parent knows which one it was.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+ANNOUNCEMENT = "lowering "
+
+
+def compile_rows(text: str, name: str, output: str, target: dict[str, Any]) -> None:
+    """Lower a row body and write its object file."""
+    import tvm
+    from tvm.tirx import transform
+
+    from inferc.codegen.tvm_lower import lower
+    from inferc.ir.parse import parse_func
+
+    lanes = int(target["lanes"])
+    machine = tvm.target.Target(
+        {"kind": "llvm", "opt-level": 3, "mcpu": target["cpu"], "mattr": target["features"]}
+        if target["features"]
+        else {"kind": "llvm", "opt-level": 3, "mcpu": target["cpu"]}
+    )
+    module = lower(parse_func(text), name, lanes)
+    with machine:
+        for step in (
+            transform.BindTarget(machine), transform.StmtSimplify(), transform.FlattenBuffer(),
+            transform.VectorizeLoop(True), transform.UnrollLoop(), transform.StmtSimplify(),
+            transform.LowerIntrin(),
+        ):  # fmt: skip
+            module = step(module)
+        built = tvm.get_global_func("target.build.llvm")(module, machine)
+    built.write_to_file(output, "o")
+
+
+def main() -> int:
+    """Serve the request on stdin."""
+    request = json.load(sys.stdin)
+    for item in request["functions"]:
+        print(ANNOUNCEMENT + item["name"], flush=True)
+        compile_rows(item["ir"], item["name"], item["output"], request["target"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -120,12 +120,18 @@ def _missing_tokens(directory: _Directory, tokenizer: Tokenizer) -> list[Json]:
     decoder = directory.tokenizer_config.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
         return []
-    known = {field.name for field in fields(AddedToken)} - {"id"}
-    missing: list[Json] = []
-    for number, entry in sorted(decoder.items(), key=lambda item: int(item[0])):
-        if tokenizer.token_to_id(entry["content"]) is None:
-            missing.append({"id": int(number)} | {k: v for k, v in entry.items() if k in known})
-    return missing
+    switches = [field.name for field in fields(AddedToken) if field.name not in ("id", "content")]
+    return [
+        asdict(
+            AddedToken(
+                id=int(number),
+                content=entry["content"],
+                **{name: bool(entry.get(name, False)) for name in switches},
+            )
+        )
+        for number, entry in sorted(decoder.items(), key=lambda item: int(item[0]))
+        if tokenizer.token_to_id(entry["content"]) is None
+    ]
 
 
 def _check_ids(added: Iterable[Json], tokenizer: Tokenizer, source: str) -> None:

@@ -80,14 +80,13 @@ class Dim:
         return frozenset(name for monomial, _ in self.terms for name in monomial)
 
     def __str__(self) -> str:
-        parts = []
-        for monomial, factor in self.terms:
-            product = "*".join(monomial)
-            if not monomial:
-                parts.append(str(factor))
-            else:
-                parts.append(product if factor == 1 else f"{factor}*{product}")
-        return " + ".join(parts)
+        text = ""
+        for i, (monomial, factor) in enumerate(self.terms):
+            sign, shown = ("-", -factor) if i and factor < 0 else ("+", factor)
+            names = "*".join(monomial)
+            term = str(shown) if not monomial else names if shown == 1 else f"{shown}*{names}"
+            text += f" {sign} {term}" if i else term
+        return text
 
     __repr__ = __str__
 

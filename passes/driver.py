@@ -177,6 +177,13 @@ class _Worklist:
                 self.queue.append(op)
                 self.queued.add(op)
 
+    def visit_first(self, ops: Sequence[Op]) -> None:
+        """Visit new ops before what reads them: patterns then find their operands simplified."""
+        for op in reversed(ops):
+            if op.name in self.by_root and op not in self.queued:
+                self.queue.appendleft(op)
+                self.queued.add(op)
+
     def try_patterns(self, op: Op) -> None:
         for item in self.by_root[op.name]:
             if op in self.erased:
@@ -193,8 +200,8 @@ class _Worklist:
         self.rewriter.replace(op, value)
         self.erased.add(op)
         self.context.hit(name)
-        self.visit(self.edit.inserted)
         self.visit(value.users)
+        self.visit_first(self.edit.inserted)
         self.clean([v.producer for v in read if v.producer is not None])
         self.clean(self.edit.inserted)
         self.visit(user for v in read if len(v.uses) == 1 for user in v.users)

@@ -49,11 +49,11 @@ def spelled_silu(op: Op, edit: Edit) -> Value | None:
 
 
 def _products(op: Op) -> Iterator[tuple[Value, list[Value]]]:
-    """Each factor of a product of up to three, with the other factors."""
+    """Each factor of a product of products, with the other factors."""
     factors: list[Value] = []
     for value in op.operands:
         inner = made_by(value, "core.mul")
-        factors += inner.operands if inner is not None and len(value.uses) == 1 else [value]
+        factors += inner.operands if inner is not None else [value]
     for i, factor in enumerate(factors):
         yield factor, factors[:i] + factors[i + 1 :]
 

@@ -25,6 +25,7 @@ class RaiseAttention(Pass):
 
     name = "raise-attention"
     requires = frozenset({"normalized"})
+    ensures = frozenset({"raised"})
 
     def run(self, module: Module, context: PassContext) -> None:
         """Rewrite every function."""

@@ -81,7 +81,7 @@ class ImportedModel:
 def import_model(path: Path, options: ImportOptions | None = None) -> ImportedModel:
     """Import a Hugging Face directory or a GGUF file. Raises CompileError."""
     options = options or ImportOptions()
-    path = _model_path(Path(path))
+    path = model_path(Path(path))
     source, tokens = _open_gguf(path) if path.is_file() else _open_directory(path)
     request = CaptureRequest(
         source.config, options.context_tokens, source.checkpoint_keys, source.frequency_divisors
@@ -91,13 +91,13 @@ def import_model(path: Path, options: ImportOptions | None = None) -> ImportedMo
     facts = _facts(source.name, captured.facts, bound.module, bound.tensors)
     if tokens.vocab_size > facts.vocab_size:
         raise CompileError(
-            f"The tokenizer of {path} has {tokens.vocab_size} tokens, but the model's vocabulary has "
-            f"{facts.vocab_size}: they do not belong together."
+            f"The tokenizer of {path} has {tokens.vocab_size} tokens, but the model's vocabulary "
+            f"has {facts.vocab_size}: they do not belong together."
         )
     return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
 
 
-def _model_path(path: Path) -> Path:
+def model_path(path: Path) -> Path:
     """The GGUF file or the model directory that `path` means."""
     if not path.exists():
         raise CompileError(
@@ -108,8 +108,8 @@ def _model_path(path: Path) -> Path:
             return path.parent
         if not is_gguf(path):
             raise CompileError(
-                f"{path} is not a GGUF file. Expected a GGUF file, or a Hugging Face model directory "
-                "with config.json and safetensors."
+                f"{path} is not a GGUF file. Expected a GGUF file, or a Hugging Face model "
+                "directory with config.json and safetensors."
             )
         return path
     if (path / "config.json").is_file():

@@ -1,0 +1,237 @@
+"""Check an artifact against its source: logits by our step and by transformers, token by token.
+
+The result is stored in the artifact as `verification.json`, and anybody can repeat it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from inferc.errors import InfercError, RequestError
+from inferc.metrics import Distance, distance
+from inferc.reference import Precision, Reference, ReferenceRequest, reference
+from inferc.runtime.artifact import Manifest
+from inferc.runtime.artifact_writer import add_file
+from inferc.runtime.engine import Engine, load
+from inferc.runtime.request import SamplingParams
+
+VERIFICATION_FILE = "verification.json"
+GREEDY_TOKENS = 64
+CHUNK_TOKENS = 23  # divides no page, so that chunks begin and end inside pages
+
+# Largest relative error of a row that passes. Each entry is the error of the arithmetic itself, on
+# real models, with room for deeper ones; the larger of the two counts.
+COMPUTE_TOLERANCE = {"f32": 1e-4, "bf16": 5e-2, "int8": 1e-1}
+KV_TOLERANCE = {"f32": 1e-4, "f16": 5e-3, "bf16": 3e-2}
+
+_DEFAULT_TOKENS = 160
+_MOST_DEFAULT_TOKENS = 1024  # a reference in float32 takes seconds up to here
+_MOST_DEFAULT_LOGITS = 1 << 28
+_TEXT = (
+    "The lighthouse keeper wrote down the weather every evening: wind from the north-west, 7 knots,"
+    " visibility 12 km. “Nobody reads this,” she said — and yet, on 3 May 1911, somebody did."
+    " Über den Wolken muss die Freiheit wohl grenzenlos sein. 春は曙。 Быть или не быть?\n"
+    "def mean(values: list[float]) -> float:\n    return sum(values) / max(1, len(values))\n"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute the same logits, and how far they are from the reference."""
+
+    name: str
+    chunk_tokens: int | None
+    distance: Distance
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The most likely continuation: ours against the reference.
+
+    Attributes:
+        tokens: Tokens compared.
+        equal_tokens: Tokens before the first difference.
+        margin: At the first difference, the reference's lead of its token, in logits.
+    """
+
+    tokens: int
+    equal_tokens: int
+    margin: float | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything `verify` found. Passed: within the tolerance, and the ways agree bit for bit."""
+
+    source: str
+    loader: str
+    notes: tuple[str, ...]
+    precision: str
+    versions: dict[str, str]
+    token_ids: tuple[int, ...]
+    compute: str
+    kv_dtype: str
+    tolerance: float
+    ways: tuple[Way, ...]
+    bit_equal: bool
+    greedy: Greedy
+    passed: bool
+
+    def to_json(self) -> str:
+        """Canonical text."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def verify(
+    artifact: Path | str,
+    source: Path | str,
+    *,
+    tokens: int | None = None,
+    prompt: str | None = None,
+    precision: Precision = "float32",
+    threads: int | None = None,
+    store: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Verification:
+    """Compare an artifact with its source model.
+
+    Args:
+        artifact: Folder made by `inferc compile`.
+        source: The Hugging Face directory or GGUF file that it was made from.
+        tokens: Length of the prompt; by default past the sliding window, if there is one.
+        prompt: Text, repeated to that length; a mixed text by default.
+        precision: Of the reference.
+        threads: Of our step.
+        store: Write `verification.json` into the artifact.
+        progress: Told what happens next.
+
+    Raises:
+        ToolchainError: transformers is missing.
+    """
+    folder = Path(artifact)
+    with load(folder, threads=threads) as engine:
+        assert engine.manifest is not None
+        ids, notes = _prompt(engine, engine.manifest, tokens, prompt)
+        request = ReferenceRequest(
+            str(source),
+            (ids,),
+            precision,
+            min(GREEDY_TOKENS, engine.manifest.limits.context_tokens - len(ids)),
+            _forbidden(engine),
+            engine.manifest.limits.context_tokens,
+        )
+        progress(f"reference: transformers, {precision}, {len(ids)} tokens")
+        with reference(request) as wanted:
+            result = _compare(folder, engine, request, wanted, notes, progress)
+    if store:
+        add_file(folder, VERIFICATION_FILE, result.to_json().encode())
+    return result
+
+
+def tolerance(compute: str, kv_dtype: str) -> float:
+    """The relative error that an artifact with this arithmetic may have."""
+    return max(COMPUTE_TOLERANCE[compute], KV_TOLERANCE[kv_dtype])
+
+
+def _prompt(
+    engine: Engine, manifest: Manifest, tokens: int | None, prompt: str | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Ids of the wanted length, and a remark if they do not leave the window."""
+    limit = manifest.limits.context_tokens
+    if tokens is not None and not 1 <= tokens <= limit:
+        raise RequestError(f"--tokens: expected 1 to {limit}, the artifact's context; got {tokens}")
+    text = prompt or _TEXT
+    ids = engine.tokenizer.encode(text)
+    if prompt is not None and tokens is None:
+        tokens = min(len(ids), limit)
+    window = max((c.window_tokens or 0 for c in manifest.kv.caches), default=0)
+    if tokens is None:
+        most = min(_MOST_DEFAULT_TOKENS, _MOST_DEFAULT_LOGITS // manifest.model.vocab_size)
+        wanted = max(_DEFAULT_TOKENS, window + 2 * manifest.kv.page_tokens)
+        tokens = min(wanted, most, limit - min(GREEDY_TOKENS, limit // 2))
+    while len(ids) < tokens:
+        ids += engine.tokenizer.encode(text)
+    reached = () if tokens > window else (f"{tokens} tokens do not leave the window of {window}.",)
+    return tuple(ids[:tokens]), reached
+
+
+def _forbidden(engine: Engine) -> tuple[int, ...]:
+    known = engine.tokenizer.known_ids(engine.executor.vocab_size)
+    return tuple(np.flatnonzero(~np.asarray(known)).tolist())
+
+
+def _compare(
+    folder: Path,
+    engine: Engine,
+    request: ReferenceRequest,
+    wanted: Reference,
+    notes: Sequence[str],
+    progress: Callable[[str], None],
+) -> Verification:
+    assert engine.manifest is not None
+    ids, compute, kv_dtype = request.prompts[0], _compute(folder), engine.manifest.kv.dtype
+    ways, bit_equal = _ways(engine, ids, wanted.logits[0], progress)
+    progress(f"{request.greedy_tokens} greedy tokens")
+    greedy = _greedy(engine, ids, wanted)
+    allowed = tolerance(compute, kv_dtype)
+    close = [w.distance.finite and w.distance.relative_error_max <= allowed for w in ways]
+    return Verification(
+        Path(request.source).name,
+        wanted.loader,
+        (*wanted.notes, *notes),
+        request.precision,
+        dict(wanted.versions),
+        ids,
+        compute,
+        kv_dtype,
+        allowed,
+        ways,
+        bit_equal,
+        greedy,
+        all(close) and bit_equal,
+    )
+
+
+def _ways(
+    engine: Engine,
+    ids: Sequence[int],
+    wanted: npt.NDArray[np.floating],
+    progress: Callable[[str], None],
+) -> tuple[tuple[Way, ...], bool]:
+    """Distances in one piece, in chunks and token by token; whether all agree bit for bit."""
+    found: list[Way] = []
+    first, bit_equal = None, True
+    for name, chunk in (("one piece", None), ("chunks", CHUNK_TOKENS), ("token by token", 1)):
+        progress(f"logits: {name}")
+        logits = engine.logits(ids, chunk)
+        if logits.shape != wanted.shape:
+            raise InfercError(
+                f"The artifact gives logits of shape {logits.shape}, the source {wanted.shape}: "
+                "they are not the same model."
+            )
+        found.append(Way(name, chunk, distance(logits, wanted)))
+        first = logits if first is None else first
+        bit_equal = bit_equal and np.array_equal(first.view(np.int32), logits.view(np.int32))
+    return tuple(found), bit_equal
+
+
+def _greedy(engine: Engine, ids: Sequence[int], wanted: Reference) -> Greedy:
+    if not wanted.greedy:
+        return Greedy(0, 0, None)
+    params = SamplingParams(max_tokens=len(wanted.greedy), ignore_eos=True)
+    ours = engine.generate(list(ids), params)[0].token_ids
+    pairs = zip(ours, wanted.greedy, strict=True)
+    equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(ours))
+    return Greedy(len(ours), equal, wanted.margins[equal] if equal < len(ours) else None)
+
+
+def _compute(folder: Path) -> str:
+    """Arithmetic of the matrix products, as the report says."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return str(report["options"]["compute"])

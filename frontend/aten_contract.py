@@ -76,9 +76,7 @@ def _reduction(name: str) -> Any:
     def build(e: Emitter, x: Value, axes: Any = None, keepdim: bool = False, **_: Any) -> Value:
         wanted = [axes] if isinstance(axes, int) else list(axes or range(rank(x)))
         over = tuple(a % rank(x) for a in wanted)
-        return e.op(
-            f"core.{name}", e.cast(x, e.result.dtype), axes=over, keepdim=bool(keepdim)
-        )
+        return e.op(f"core.{name}", e.cast(x, e.result.dtype), axes=over, keepdim=bool(keepdim))
 
     return build
 

@@ -27,6 +27,7 @@ _UNARY = {
     "cos": "cos",
     "sin": "sin",
     "erf": "erf",
+    "floor": "floor",
     "relu": "relu",
     "silu": "silu",
     "square": "square",
@@ -107,9 +108,7 @@ def _rsub(e: Emitter, a: Value | Scalar, b: Value | Scalar, alpha: Scalar = 1) -
     return _sum(e, "core.sub", b, a, alpha)
 
 
-def _sum(
-    e: Emitter, op_name: str, a: Value | Scalar, b: Value | Scalar, alpha: Scalar
-) -> Value:
+def _sum(e: Emitter, op_name: str, a: Value | Scalar, b: Value | Scalar, alpha: Scalar) -> Value:
     dtype = e.result.dtype
     right = e.value(b, dtype)
     if alpha != 1:
@@ -169,6 +168,9 @@ def _masked_fill(e: Emitter, x: Value, condition: Value, fill: Value | Scalar) -
 @aten(
     "aten._to_copy.default",
     "aten.to.dtype",
+    "aten.to.device",
+    "aten.to.dtype_layout",
+    "aten.to.other",
     "aten.type_as.default",
     "aten.alias.default",
     "aten.clone.default",

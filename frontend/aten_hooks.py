@@ -19,7 +19,7 @@ def _attention(
     window: int | None,
     softcap: float | None,
 ) -> Value:
-    """From torch's `[B, H, S, D]` to `[B, S, H, D]`; the model's own transposes cancel against it."""
+    """From `[B, H, S, D]` to `[B, S, H, D]`; the transposes of the model cancel against these."""
     if sinks is not None:
         raise unsupported("attention with sinks is not supported yet.")
     operands = [_heads_last(e, v) for v in (query, key, value)]
@@ -44,9 +44,7 @@ def _mask(
     e: Emitter, _like: Value, _batch: object, _length: object, kind: str, window: int, chunk: int
 ) -> Value:
     """One sequence a row and contiguous positions: the mask is a function of positions alone."""
-    return e.op(
-        "nn.mask", e.positions, kind=kind, window=window or None, chunk=chunk or None
-    )
+    return e.op("nn.mask", e.positions, kind=kind, window=window or None, chunk=chunk or None)
 
 
 @aten("aten.empty.memory_format")

@@ -125,6 +125,15 @@ def _repeat_interleave(
     return e.reshape(full, e.result.shape)
 
 
+@aten("aten.repeat.default")
+def _repeat(e: Emitter, x: Value, repeats: list[int]) -> Value:
+    """Tile: every axis `n` repeated `r` times is `[r, n]` broadcast from `[1, n]`."""
+    shape = (*(1 for _ in range(len(repeats) - rank(x))), *tensor(x).shape)
+    wide = tuple(s for size in shape for s in (1, size))
+    full = tuple(s for r, size in zip(repeats, shape, strict=True) for s in (r, size))
+    return e.reshape(e.broadcast(e.reshape(x, wide), full), e.result.shape)
+
+
 @aten("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def _arange(e: Emitter, *bounds: Any, **_: Any) -> Value:
     start, step = (bounds[0] if len(bounds) > 1 else 0), (bounds[2] if len(bounds) > 2 else 1)

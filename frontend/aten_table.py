@@ -59,9 +59,7 @@ class Emitter:
         """Append an op at the current location."""
         return self.builder.op(op_name, *operands, loc=self.loc, hint=self.hint, **attrs)
 
-    def constant(
-        self, values: tuple[AttrValue, ...], shape: tuple[int, ...], dtype: str
-    ) -> Value:
+    def constant(self, values: tuple[AttrValue, ...], shape: tuple[int, ...], dtype: str) -> Value:
         """A constant tensor, values in row-major order."""
         return self.op("core.constant", values=values, shape=shape, dtype=dtype)
 

@@ -1,7 +1,7 @@
 """Capture a model's plain forward graph from its config, without torch in this process.
 
-torch and transformers run in a child process (`capture_child`), which writes IR text and facts. The
-result is cached by everything it depends on: the request, the versions, and the capture code itself.
+torch and transformers run in a child process (`capture_child`), which writes IR text and facts.
+The result is cached by everything it depends on: request, versions, and the capture code itself.
 """
 
 from __future__ import annotations
@@ -46,11 +46,16 @@ def capture(request: CaptureRequest, cache_folder: Path | None = None) -> Captur
         ToolchainError: torch or transformers is missing or of another release.
     """
     _check_packages()
-    folder = (cache_folder or default_cache_folder()) / "captures" / _digest(request)
+    folder = cached_folder(request, cache_folder)
     if not (folder / FACTS_FILE).is_file():
         _run_child(request, folder)
     facts = CaptureFacts.from_json((folder / FACTS_FILE).read_text(encoding="utf-8"))
     return Captured(parse_module((folder / GRAPH_FILE).read_text(encoding="utf-8")), facts)
+
+
+def cached_folder(request: CaptureRequest, cache_folder: Path | None = None) -> Path:
+    """Where the capture of this request is, or will be."""
+    return (cache_folder or default_cache_folder()) / "captures" / _digest(request)
 
 
 def default_cache_folder() -> Path:
@@ -96,7 +101,7 @@ def _code_digest() -> str:
 
 
 def _run_child(request: CaptureRequest, folder: Path) -> None:
-    """Run the child in a scratch folder beside the cached one, then rename: never half a capture."""
+    """Run the child in a scratch folder, then rename: the cache never holds half a capture."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as scratch:
         work = Path(scratch) / "capture"

@@ -1,6 +1,6 @@
 """From config.json to a transformers config, without losing a field on the way.
 
-transformers keeps fields that it does not know and ignores them; a field that changes the mathematics
+transformers keeps fields that it does not know and ignores them; one that changes the mathematics
 is then silently lost. Here a field must be known to the config class, or be named in its code or in
 the modeling code, or be declared irrelevant; otherwise it is an error. Runs in the capture process.
 """
@@ -26,7 +26,7 @@ from transformers import (
 
 from inferc.errors import CompileError
 
-# Fields that no forward pass in inference reads: bookkeeping, training, and choices of other engines.
+# Fields that no forward pass in inference reads: bookkeeping, training, choices of other engines.
 _IRRELEVANT = frozenset(
     """
     _name_or_path name_or_path _commit_hash transformers_version transformers.js_config auto_map
@@ -39,7 +39,8 @@ _IRRELEVANT = frozenset(
     output_attentions output_hidden_states return_dict torchscript pruned_heads
     tokenizer_class prefix sep_token_id decoder_start_token_id unk_token_id tokenizer_type
     keys_to_ignore_at_inference use_flash_attn flash_attn use_bfloat16 is_llama_config
-    max_window_layers n_ctx max_sequence_length seq_length model_max_length use_reentrant _flash_attn_2_enabled
+    max_window_layers n_ctx max_sequence_length seq_length model_max_length use_reentrant
+    _flash_attn_2_enabled
     """.split()
 )
 # Fields that describe what the classes do anyway, with the values that say so.
@@ -64,7 +65,8 @@ def build(config: Mapping[str, Any]) -> PreTrainedConfig:
     fields = dict(config)
     kind = fields.pop("model_type")
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        remote = " Code that comes with a checkpoint (auto_map) is never run." * ("auto_map" in fields)
+        note = " Code that comes with a checkpoint (auto_map) is never run."
+        remote = note if "auto_map" in fields else ""
         raise CompileError(
             f"config.json has model_type {kind!r}, which is no causal language model that "
             f"transformers {transformers.__version__} knows.{remote}"
@@ -108,8 +110,8 @@ def _check_fields(
     if unknown:
         listed = ", ".join(f"{k} = {fields[k]!r}" for k in sorted(unknown))
         raise CompileError(
-            f"config.json has fields that {config_class.__name__} and {model_class.__name__} do not "
-            f"know: {listed}. If they change what the model computes, it cannot be compiled "
+            f"config.json has fields that {config_class.__name__} and {model_class.__name__} do "
+            f"not know: {listed}. If they change what the model computes, it cannot be compiled "
             "faithfully; if they do not, remove them from config.json."
         )
 

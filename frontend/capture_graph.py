@@ -191,7 +191,9 @@ class _Translator:
             result = ATEN[name](e, *args, **kwargs)
         except (CompileError, TypeMismatch) as error:
             where = f"{loc.path} ({loc.cls}, {loc.source})"
-            raise CompileError(f"{where} uses {name} in a way that cannot be compiled: {error}") from error
+            raise CompileError(
+                f"{where} uses {name} in a way that cannot be compiled: {error}"
+            ) from error
         if isinstance(result, Value) and result.type != e.out:
             raise CompileError(
                 f"internal: {name} at {loc.path} became {result.type}, torch says {e.out}."

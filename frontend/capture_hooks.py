@@ -1,8 +1,8 @@
 """Attention, masks and experts kept whole, by transformers' own extension points.
 
-Each interface function emits one custom op, so that the exported graph holds `inferc::attention` and
-`inferc::mask` nodes with every parameter the model passed. Nothing is patched per model. Runs in the
-capture process only.
+Each interface function emits one custom op, so that the exported graph holds `inferc::attention`
+and `inferc::mask` nodes with every parameter the model passed. Nothing is patched per model. Runs
+in the capture process only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ IMPLEMENTATION = "inferc"
 # Arguments of the attention interface that do not change what full-sequence attention computes.
 _NEUTRAL_ARGUMENTS = frozenset(
     "cache_position cache past_key_values use_cache output_attentions output_hidden_states "
-    "return_dict position_ids position_embeddings num_items_in_batch layer_idx logits_to_keep".split()
+    "output_router_logits return_dict position_ids position_embeddings num_items_in_batch "
+    "layer_idx logits_to_keep".split()
 )
 
 
@@ -60,9 +61,9 @@ def _attention_shape(
     groups = key.shape[1]
     if heads % groups or value.shape[1] != groups or key.shape[-1] != dim:
         raise CompileError(
-            f"attention got {heads} query heads of {dim}, {groups} key heads of {key.shape[-1]} and "
-            f"{value.shape[1]} value heads; query heads must be a multiple of equal key and value "
-            "heads. Check num_attention_heads, num_key_value_heads and head_dim in config.json."
+            f"attention got {heads} query heads of {dim}, {groups} key heads of {key.shape[-1]} "
+            f"and {value.shape[1]} value heads; query heads must be a multiple of equal key and "
+            "value heads. Check num_attention_heads, num_key_value_heads and head_dim."
         )
     return query.new_empty((batch, length, heads, value.shape[-1]))
 
@@ -159,8 +160,8 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
     if name.startswith(("remap_positions", "add_offsets")):
         return _decode(cells["mask_function"])
     raise CompileError(
-        f"the model builds its attention mask with {name.split('.')[0]}, which the compiler does not "
-        "know; causal, sliding-window and chunked masks are supported."
+        f"the model builds its attention mask with {name.split('.')[0]}, which the compiler does "
+        "not know; causal, sliding-window and chunked masks are supported."
     )
 
 

@@ -1,7 +1,8 @@
 """From a transformers config to an exported graph, without ever allocating a weight.
 
-The model is built on the meta device; buffers that no checkpoint holds (rotary frequencies, embedding
-scales) are rebuilt with real values, parameters become fake CPU tensors. Runs in the capture process.
+The model is built on the meta device; buffers that no checkpoint holds (rotary frequencies,
+embedding scales) are rebuilt with real values, parameters become fake CPU tensors. Runs in the
+capture process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import UserError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -51,20 +53,32 @@ class _Forward(nn.Module):
 
 
 def build_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model on the meta device in float32, with the hooks on and real non-persistent buffers."""
+    """The model on the meta device in float32, hooks on, non-persistent buffers with values."""
     capture_hooks.register()
     name = capture_hooks.IMPLEMENTATION
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_config(
-            config, attn_implementation=name, dtype=torch.float32
-        )
+        model = _from_config(config, name)
     model.eval().requires_grad_(False)
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._experts_implementation = name
     _rebuild_buffers(model)
-    return model  # type: ignore[no-any-return]
+    return model
+
+
+def _from_config(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_config(  # type: ignore[no-any-return]
+            config, attn_implementation=attention, dtype=torch.float32
+        )
+    except KeyError as error:
+        if error.args != (attention,):
+            raise
+        raise CompileError(
+            f"the attention of model_type {config.model_type} does not take part in transformers' "
+            "attention interface, so it cannot be captured as one operation."
+        ) from error
 
 
 def _rebuild_buffers(model: PreTrainedModel) -> None:
@@ -103,8 +117,9 @@ def _initialise(module: nn.Module, owner: PreTrainedModel) -> None:
 def resolve_longrope(model: PreTrainedModel, context_tokens: int) -> None:
     """Choose longrope's short or long factors once, for every request.
 
-    transformers chooses by the longest position of the batch, which changes the meaning of keys that
-    are already cached. A compiled model has a context limit; the factors that fit it are used throughout.
+    transformers chooses by the longest position of the batch, which changes the meaning of keys
+    that are already cached. A compiled model has a context limit; the factors that fit it are used
+    throughout.
     """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
@@ -127,7 +142,7 @@ def _set_longrope(module: nn.Module, layer_type: str | None, context_tokens: int
 
 
 def divide_frequencies(model: PreTrainedModel, divisors: tuple[float, ...]) -> None:
-    """Divide every rotary frequency by a stored factor (GGUF keeps llama3 scaling as such a tensor)."""
+    """Divide the rotary frequencies by stored factors (GGUF keeps llama3 scaling as a tensor)."""
     factors = torch.tensor(divisors, dtype=torch.float32)
     found = False
     for path, module in model.named_modules():
@@ -153,11 +168,30 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
         inputs = tuple(torch.zeros(shape, dtype=torch.long) for _ in range(2))
     axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
     with torch.no_grad(), _tracked(model):
-        program = torch.export.export(
-            _Forward(model), inputs, dynamic_shapes=(axes, axes), strict=False
-        )
+        program = _export(_Forward(model), inputs, (axes, axes))
+    if not _has_inplace_ops(program):  # the common case, and functionalising is the slow part
+        return program
     # An empty table only functionalises: in-place ops go, composite ops stay whole.
     return program.run_decompositions({})
+
+
+def _has_inplace_ops(program: ExportedProgram) -> bool:
+    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
+    return any(schema is not None and schema.is_mutable for schema in schemas)
+
+
+def _export(
+    forward: nn.Module, inputs: tuple[torch.Tensor, ...], axes: tuple[dict[int, Dim], ...]
+) -> ExportedProgram:
+    try:
+        return torch.export.export(forward, inputs, dynamic_shapes=axes, strict=False)
+    except UserError as error:
+        if "Constraints violated" not in str(error):
+            raise
+        raise CompileError(
+            "the forward pass is not one graph for all sequence lengths: its Python code depends "
+            "on the length, as recurrent layers do. Such layers are not supported yet."
+        ) from error
 
 
 def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:
@@ -183,6 +217,7 @@ def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:
 @contextlib.contextmanager
 def _tracked(model: nn.Module) -> Iterator[None]:
     """Keep `ACTIVE` up to date while the model runs."""
+    ACTIVE.stack.clear()
     handles = []
     for path, module in model.named_modules():
 

@@ -14,7 +14,7 @@ class CaptureRequest:
 
     Attributes:
         config: The model's config.json, as a dict.
-        context_tokens: Longest sequence that the compiled model serves; None for the model's own limit.
+        context_tokens: Longest sequence to serve; None for the model's own limit.
         checkpoint_keys: Names of the stored tensors, to be mapped to parameter names.
         frequency_divisors: Factors that divide the rotary frequencies; empty for none.
     """

@@ -57,8 +57,8 @@ def _context(config: PreTrainedConfig, wanted: int | None) -> int:
         )
     if wanted is not None and limit is not None and wanted > limit:
         raise CompileError(
-            f"a context of {wanted} tokens was asked for, but the model is made for at most {limit} "
-            "(max_position_embeddings in config.json)."
+            f"a context of {wanted} tokens was asked for, but the model is made for at most "
+            f"{limit} (max_position_embeddings in config.json)."
         )
     return wanted if wanted is not None else int(limit or 0)
 
@@ -90,7 +90,7 @@ def _names(model: PreTrainedModel, keys: tuple[str, ...]) -> dict[str, str]:
 
 
 def _ignored(model: PreTrainedModel) -> tuple[str, ...]:
-    """Patterns of checkpoint keys that transformers skips, and buffers that are computed instead."""
+    """Patterns of checkpoint keys that transformers skips, and of buffers computed instead."""
     patterns = {str(p) for p in model._keys_to_ignore_on_load_unexpected or ()}
     if any(name.endswith("inv_freq") for name, _ in model.named_buffers()):
         patterns.add(r"(^|\.)rotary_emb\.inv_freq$")

@@ -22,7 +22,8 @@ ROPE_TYPES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "yarn": (
         frozenset({"factor"}),
         frozenset(
-            _SCALED | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"}
+            _SCALED
+            | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"}
         ),
     ),
     "llama3": (
@@ -75,7 +76,9 @@ def check_rope(config: Mapping[str, Any], where: str) -> None:
     entry = entries.get("full_attention", next(iter(entries.values())))
     if old:
         _compare(_normal(old), _normal(entry), "rope_scaling", where)
-    flat = {k: config[k] for k in ("rope_theta", "partial_rotary_factor") if config.get(k) is not None}
+    flat = {
+        k: config[k] for k in ("rope_theta", "partial_rotary_factor") if config.get(k) is not None
+    }
     _compare(flat, entry, "the top level", where)
     local = config.get("rope_local_base_freq")
     if local is not None and "sliding_attention" in entries:
@@ -106,7 +109,7 @@ def _check_entry(entry: Mapping[str, Any], where: str) -> None:
     if kind == "dynamic":
         raise CompileError(
             f"{where} has rope type 'dynamic': its frequencies depend on the longest sequence of "
-            "each batch, so that a compiled model would not be the same function for every request. "
+            "each batch, so a compiled model would not be the same function for every request. "
             "Use a model with linear, yarn, llama3 or longrope scaling."
         )
     if kind not in ROPE_TYPES:

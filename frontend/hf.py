@@ -36,7 +36,9 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CompileError(f"{file} does not exist; a model directory needs a config.json.") from None
+        raise CompileError(
+            f"{file} does not exist; a model directory needs a config.json."
+        ) from None
     except ValueError as error:
         raise CompileError(f"{file} is not valid JSON ({error}); get the file again.") from error
     if not isinstance(config, dict):
@@ -74,7 +76,7 @@ def _explain_missing_head(facts: CaptureFacts, stored: dict[str, str]) -> None:
     missing = [p for p in facts.parameters if p not in stored]
     if missing == ["lm_head.weight"] and "lm_head.weight" not in facts.aliases:
         raise CompileError(
-            "The weights hold no lm_head.weight, and config.json does not say that it is tied to the "
-            "embedding. If it is, set tie_word_embeddings to true in config.json; otherwise the "
-            "checkpoint is incomplete."
+            "The weights hold no lm_head.weight, and config.json does not say that it is tied to "
+            "the embedding. If it is, set tie_word_embeddings to true in config.json; otherwise "
+            "the checkpoint is incomplete."
         )

@@ -1,12 +1,13 @@
-"""Put stored weights under a captured graph: parameters take their stored types, and what the file
-format did to a weight is undone by visible ops on the parameter.
+"""Put stored weights under a captured graph.
 
-Capture writes every parameter as f32. Here a parameter becomes the stored tensor (bf16, f16, a block
-format); linear layers, lookups and norms read it as it is, any other op reads it cast to f32.
+Capture writes every parameter as f32. Here a parameter becomes the stored tensor (bf16, f16, a
+block format), and what the file format did to a weight is undone by visible ops on the parameter.
+Linear layers, lookups and norms read a weight as stored, any other op reads it cast to f32.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,8 +57,11 @@ def bind_weights(
 
 @dataclass
 class _Weight:
-    """A value made of parameters only. `transposed` is a transpose that is not yet an op: the graph
-    often transposes back, and the blocks of a quantised weight cannot be transposed at all."""
+    """A value made of parameters only.
+
+    `transposed` is a transpose that is not yet an op: the graph often transposes back, and the
+    blocks of a quantised weight cannot be transposed at all.
+    """
 
     value: Value
     transposed: bool = False
@@ -77,8 +81,8 @@ class _Binder:
         self.weights: dict[Value, _Weight] = {}
         self.params: dict[str, Value] = {}
         self.floats: dict[Value, Value] = {}
-        used = [s for b in self.bindings.values() for s in b.sources]
-        self.shared = {s for s in used if used.count(s) > 1} if len(set(used)) < len(used) else set()
+        uses = Counter(s for b in self.bindings.values() for s in b.sources)
+        self.shared = {source for source, count in uses.items() if count > 1}
 
     def run(self) -> Func:
         """The new function."""
@@ -91,7 +95,9 @@ class _Binder:
                 self._move(op)
             else:
                 self._copy(op)
-        results = [self._read(r, self.source.ops[-1].loc, stored=False) for r in self.source.results]
+        results = [
+            self._read(r, self.source.ops[-1].loc, stored=False) for r in self.source.results
+        ]
         return self.builder.returns(*results)
 
     # -- parameters

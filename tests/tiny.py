@@ -1,7 +1,7 @@
-"""Tiny random models: the twelve dense architectures and their options, with transformers as oracle.
+"""Tiny random models: the twelve dense architectures and their options; transformers is the oracle.
 
 `CASES[name]` is a configuration; `config(name)` is its config.json; `model(name)` the transformers
-model in float32 with eager attention and random weights (norms and biases too); `save(name, folder)`
+model in float32, eager attention, random weights (norms and biases too); `save(name, folder)`
 writes a Hugging Face directory with tokenizer; `logits(name, ids)` are the reference logits.
 Everything is deterministic by the name.
 """
@@ -175,8 +175,8 @@ def config(name: str) -> dict[str, Any]:
     """config.json of a case, spelled as the case spells it."""
     case = CASES[name]
     fields = _SIZES | _TOKENS | case.fields
-    return {"model_type": case.model_type, **{k: v for k, v in fields.items() if v is not None},
-            **{k: None for k, v in case.fields.items() if v is None and k not in _SIZES}}  # fmt: skip
+    dropped = [k for k, v in case.fields.items() if v is None and k in _SIZES]
+    return {"model_type": case.model_type} | {k: v for k, v in fields.items() if k not in dropped}
 
 
 @cache
@@ -218,9 +218,7 @@ def ids(name: str, batch: int, length: int, seed: int = 0) -> np.ndarray:
     return rng.integers(0, VOCAB, (batch, length))
 
 
-def save(
-    name: str, folder: Path, *, dtype: str = "float32", shards: int = 1
-) -> Path:
+def save(name: str, folder: Path, *, dtype: str = "float32", shards: int = 1) -> Path:
     """Write the model as a Hugging Face directory and return it."""
     source = model(name)
     total = sum(p.numel() * p.element_size() for p in source.parameters())
@@ -231,9 +229,8 @@ def save(
         folder, max_shard_size=total if shards == 1 else max(total // shards, 1)
     )
     # The case's own spelling of the config, not the one transformers saves.
-    (folder / "config.json").write_text(
-        json.dumps({"architectures": [type(source).__name__], "dtype": dtype, **config(name)}, indent=1)
-    )
+    head = {"architectures": [type(source).__name__], "dtype": dtype}
+    (folder / "config.json").write_text(json.dumps(head | config(name), indent=1))
     save_tokenizer(folder)
     return folder
 

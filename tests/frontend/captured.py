@@ -1,0 +1,54 @@
+"""Captures of the tiny models, made in this process and once a session (a child each is slow)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from inferc.frontend import capture_torch
+from inferc.frontend.capture import FACTS_FILE, GRAPH_FILE, cached_folder
+from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
+from inferc.frontend.safetensors_store import open_safetensors
+from inferc.ir import interp
+from inferc.ir.core import Func, Module
+from inferc.ir.parse import parse_module
+from tests import tiny
+
+
+@cache
+def _capture(request_json: str) -> tuple[str, CaptureFacts]:
+    return capture_torch.capture(CaptureRequest.from_json(request_json))
+
+
+def captured(name: str) -> tuple[Module, CaptureFacts]:
+    """A tiny case as IR (a fresh module each time) and its facts."""
+    request = CaptureRequest(tiny.config(name), tiny.CASES[name].context_tokens)
+    text, facts = _capture(request.to_json())
+    return parse_module(text), facts
+
+
+def warm(folder: Path, context_tokens: int | None, cache_folder: Path) -> None:
+    """Put the capture of a saved model into a cache, so that importing it starts no child."""
+    from inferc.frontend.hf import read_config
+
+    keys = tuple(sorted(open_safetensors(folder).tensors))
+    request = CaptureRequest(read_config(folder / "config.json"), context_tokens, keys)
+    target = cached_folder(request, cache_folder)
+    if not target.is_dir():
+        text, facts = _capture(request.to_json())
+        target.mkdir(parents=True)
+        (target / GRAPH_FILE).write_text(text, encoding="utf-8")
+        (target / FACTS_FILE).write_text(facts.to_json(), encoding="utf-8")
+
+
+def run_forward(func: Func, params: interp.Params, ids: np.ndarray) -> np.ndarray:
+    """Logits of `@forward` by the interpreter."""
+    positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    return interp.run(func, [ids, positions], params)[0]
+
+
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Norm of the difference over the norm of the reference."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from inferc.errors import CompileError
 from inferc.frontend.gguf_header import Header, HeaderTooShort, TensorInfo, Value, read_header
 from inferc.frontend.gguf_types import GGML_TYPES, STORED_TYPES, SUPPORTED_TYPE_NAMES
 from inferc.frontend.mapped_file import MappedFile
 from inferc.frontend.weights import DENSE_DTYPES, FOREIGN_DTYPE_BYTES, StoredTensor, listed
 from inferc.ir.blocks import FORMATS
-
-from inferc.errors import CompileError
 
 _DEFAULT_ALIGNMENT_BYTES = 32
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")

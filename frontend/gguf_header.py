@@ -8,17 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from inferc.frontend.gguf_types import ARRAY, SCALAR_FORMATS, STRING
-from inferc.frontend.mapped_file import MappedFile
 from numpy.typing import NDArray
 
 from inferc.errors import CompileError
+from inferc.frontend.gguf_types import ARRAY, SCALAR_FORMATS, STRING
+from inferc.frontend.mapped_file import MappedFile
 
 Value = int | float | bool | str | list[str] | list["Value"] | NDArray[np.generic]
 """A metadata value; arrays of numbers are numpy arrays, arrays of strings lists."""
 
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
+_MAX_NESTING = 4
 _MIN_ENTRY_BYTES = 13  # key length, value type, one byte of value
 _U64 = struct.Struct("<Q")
 
@@ -136,7 +137,7 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Value]:
     return metadata
 
 
-def _read_value(cursor: _Cursor, key: str, kind: int) -> Value:
+def _read_value(cursor: _Cursor, key: str, kind: int, depth: int = 0) -> Value:
     if kind == STRING:
         return cursor.string()
     if kind == ARRAY:
@@ -147,7 +148,9 @@ def _read_value(cursor: _Cursor, key: str, kind: int) -> Value:
             return cursor.strings(count)
         if count > len(cursor.buffer):
             raise struct.error
-        return [_read_value(cursor, key, item) for _ in range(count)]
+        if depth == _MAX_NESTING:
+            raise CompileError(f"{cursor.path}: metadata key {key} nests arrays too deeply.")
+        return [_read_value(cursor, key, item, depth + 1) for _ in range(count)]
     if kind not in SCALAR_FORMATS:
         raise CompileError(f"{cursor.path}: metadata key {key} has the unknown type {kind}.")
     return cursor.scalar(SCALAR_FORMATS[kind])

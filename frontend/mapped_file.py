@@ -4,9 +4,9 @@ import mmap
 from pathlib import Path
 
 import numpy as np
-from inferc.ir.blocks import Bytes
 
 from inferc.errors import CompileError
+from inferc.ir.blocks import Bytes
 
 _LFS_POINTER = b"version https://git-lfs"
 

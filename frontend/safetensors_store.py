@@ -5,6 +5,7 @@ import math
 import struct
 from pathlib import Path
 
+from inferc.errors import CompileError
 from inferc.frontend.mapped_file import MappedFile
 from inferc.frontend.weights import (
     DENSE_DTYPES,
@@ -13,8 +14,6 @@ from inferc.frontend.weights import (
     WeightStore,
     listed,
 )
-
-from inferc.errors import CompileError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from inferc.errors import CompileError
 from inferc.frontend.weight_transforms import Binding, Shape
 from inferc.frontend.weights import StoredTensor, WeightStore, listed
-
-from inferc.errors import CompileError
 
 # Buffers that exporters write beside the parameters; nothing computes with them.
 BUFFERS_BESIDE_WEIGHTS = (

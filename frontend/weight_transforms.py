@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
 from inferc.frontend.weights import WeightStore
 from inferc.ir.blocks import Floats
-from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 Array = NDArray[np.generic]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from inferc.frontend.mapped_file import MappedFile
-from inferc.ir.blocks import FORMATS, Floats, block_format, dequantize
 from numpy.typing import NDArray
 
 from inferc.errors import CompileError
+from inferc.frontend.mapped_file import MappedFile
+from inferc.ir.blocks import FORMATS, Floats, block_format, dequantize
 
 DENSE_DTYPES: dict[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),

@@ -97,6 +97,12 @@ def test_all_metadata_types(tmp_path: Path) -> None:
     np.testing.assert_array_equal(metadata["k.bools"], [True, False])
 
 
+def test_deeply_nested_arrays_are_refused(tmp_path: Path) -> None:
+    value = struct.pack("<IQ", 9, 1) * 2000 + struct.pack("<IQ", 4, 0)
+    path = file_of(tmp_path / "m.gguf", header(metadata=entry("k", 9, value), entry_count=1))
+    assert "k nests arrays too deeply" in refusal(path)
+
+
 def test_nested_arrays(tmp_path: Path) -> None:
     inner = struct.pack("<IQ", 4, 2) + struct.pack("<2I", 7, 8)
     outer = struct.pack("<IQ", 9, 2) + inner + inner
@@ -236,6 +242,23 @@ def test_scalar_and_empty_tensors(tmp_path: Path) -> None:
     found = read_gguf(file_of(tmp_path / "m.gguf", content, data_bytes=32)).tensors
     assert found["a"].read().shape == (0, 8)
     assert found["b"].read().shape == ()
+
+
+def test_damaged_headers_are_refused_or_read(tmp_path: Path) -> None:
+    """Whatever bytes change, the outcome is a file or a CompileError, never another exception."""
+    good = write(tmp_path / "m.gguf", two_tensors).read_bytes()
+    rng, path = np.random.default_rng(0), tmp_path / "damaged.gguf"
+    for _ in range(500):
+        content = bytearray(good)
+        for at in rng.integers(0, len(good), 3):
+            content[at] = rng.choice([0, 1, 8, 9, 255, int(rng.integers(256))])
+        path.write_bytes(content)
+        try:
+            for tensor in read_gguf(path).tensors.values():
+                if tensor.readable:
+                    tensor.read()
+        except CompileError as error:
+            assert "damaged.gguf" in str(error)
 
 
 # Split files

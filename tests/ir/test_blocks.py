@@ -3,6 +3,7 @@
 import gguf
 import numpy as np
 import pytest
+
 from inferc.ir.blocks import FORMATS, block_format, dequantize
 from inferc.ir.blocks_encode import quantize, random_blocks
 

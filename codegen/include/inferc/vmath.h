@@ -1,4 +1,4 @@
-// Elementary functions on f32x16. Accurate to about two units in the last place; NaN goes through.
+// Elementary functions on f32x16. Within about two units in the last place (erf: six); NaN goes through.
 #pragma once
 
 #include "simd.h"

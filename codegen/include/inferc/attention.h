@@ -1,0 +1,275 @@
+// Causal attention over paged keys and values, for any ragged batch: attention_decode(),
+// attention_prefill(), and attention_merge() when attention_is_split().
+//
+// Work items are (sequence, KV head, tile of query rows); the pages of an item are walked once for all
+// its rows. With fewer items than workers can share evenly, items are single partitions of a context and
+// merged behind a barrier. A row's result depends on its context only.
+#pragma once
+
+#include "attention_core.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+struct AttentionArgs {
+    const float *q;  // [tokens][heads * k_dim]
+    int64_t q_stride;
+    float *out;  // [tokens][heads * v_dim]
+    int64_t out_stride;
+    const void *k_pool;  // [page][kv_head][k_dim][page_tokens]
+    const void *v_pool;  // [page][kv_head][page_tokens][v_dim]
+    const int32_t *positions, *sequence_starts, *context_lengths, *block_tables;
+    int32_t tokens, sequences, table_stride;
+    int32_t heads, kv_heads, k_dim, v_dim;
+    int32_t page_tokens;  // 16, 32 or 64
+    float scale;
+    float softcap;   // 0: none
+    int32_t window;  // key j is visible to a query at p iff p - window < j <= p; 0: all j <= p
+    void *scratch;
+    int64_t scratch_bytes;
+};
+
+// ---- scratch ------------------------------------------------------------------------------------------
+
+INFERC_INLINE int64_t attention_worker_bytes(int64_t k_dim, int64_t v_dim) {
+    int64_t floats = kTileQueryRows * (k_dim + kMaxPageTokens + 2 * round_up(v_dim, 16));
+    return round_up(floats * 4, 64);
+}
+
+// A partition's result of one row: output, maximum, sum.
+INFERC_INLINE int64_t attention_partial_floats(int64_t v_dim) { return round_up(v_dim, 16) + 16; }
+
+// For all workers together.
+INFERC_INLINE size_t attention_scratch_bytes(int heads, int kv_heads, int k_dim, int v_dim,
+                                             int64_t context_tokens, int workers) {
+    int64_t partials = 0;
+    if (workers > 1 && context_tokens > kPartitionTokens)
+        partials = 4 * workers * int64_t(heads / kv_heads) * ceil_div(context_tokens, kPartitionTokens);
+    return size_t(workers * attention_worker_bytes(k_dim, v_dim) +
+                  partials * attention_partial_floats(v_dim) * 4);
+}
+
+// ---- items --------------------------------------------------------------------------------------------
+
+struct AttentionPlan {
+    int group;         // query heads of a KV head
+    int head_rows;     // of them in one tile
+    int head_chunks;   // tiles a group needs
+    int tile_tokens;   // tokens in one tile
+    int64_t partitions;  // of the longest context; 0: not split
+};
+
+INFERC_INLINE AttentionPlan attention_plan(const AttentionArgs &a, int workers) {
+    AttentionPlan plan;
+    plan.group = a.heads / a.kv_heads;
+    plan.head_rows = int(min_of(plan.group, kTileQueryRows));
+    plan.head_chunks = int(ceil_div(plan.group, plan.head_rows));
+    plan.tile_tokens = kTileQueryRows / plan.head_rows;
+    plan.partitions = 0;
+    if (workers < 2 || a.tokens != a.sequences || int64_t(a.sequences) * a.kv_heads > 4 * workers)
+        return plan;
+    int64_t longest = 0;
+    for (int r = 0; r < a.sequences; r++) longest = max_of(longest, a.context_lengths[r]);
+    int64_t partitions = ceil_div(longest, kPartitionTokens);
+    int64_t need = workers * attention_worker_bytes(a.k_dim, a.v_dim) +
+                   a.sequences * a.heads * partitions * attention_partial_floats(a.v_dim) * 4;
+    if (partitions > 1 && need <= a.scratch_bytes) plan.partitions = partitions;
+    return plan;
+}
+
+// True if attention_merge() must follow behind a barrier; the same on every worker.
+INFERC_INLINE bool attention_is_split(const AttentionArgs &a, int workers) {
+    return attention_plan(a, workers).partitions > 0;
+}
+
+struct AttentionItem {
+    int sequence, kv_head, head, heads;  // query heads [head, head + heads)
+    int64_t token, tokens;               // rows of the batch
+    int64_t begin, end;                  // key positions, begin on a page
+};
+
+// First key position on a page that a query at `position` sees.
+INFERC_INLINE int64_t first_page_token(const AttentionArgs &a, int64_t position) {
+    int64_t first = a.window > 0 ? max_of(0, position - a.window + 1) : 0;
+    return first / a.page_tokens * a.page_tokens;
+}
+
+INFERC_INLINE float *attention_partial(const AttentionArgs &a, const AttentionPlan &plan, int workers,
+                                       int64_t token, int64_t head, int64_t partition) {
+    float *base = (float *)((uint8_t *)a.scratch + workers * attention_worker_bytes(a.k_dim, a.v_dim));
+    return base + ((token * a.heads + head) * plan.partitions + partition) * attention_partial_floats(a.v_dim);
+}
+
+// ---- one item -----------------------------------------------------------------------------------------
+
+INFERC_INLINE void load_queries(const AttentionArgs &a, const AttentionItem &item, QueryTile &tile, float *q) {
+    int rows = 0;
+    for (int64_t t = item.token; t < item.token + item.tokens; t++)
+        for (int h = 0; h < item.heads; h++) tile.position[rows++] = a.positions[t];
+    tile.rows = rows;
+    tile.q = q;
+    for (int row = 0; row < rows;) {
+        int group = row_group(rows - row);
+        for (int r = 0; r < group; r++) {
+            int64_t t = item.token + (row + r) / item.heads, h = item.head + (row + r) % item.heads;
+            const float *from = a.q + t * a.q_stride + h * a.k_dim;
+            for (int64_t d = 0; d < a.k_dim; d++) q[d * group + r] = from[d];
+        }
+        q += group * a.k_dim;
+        row += group;
+    }
+}
+
+INFERC_INLINE void reset(SoftmaxState &state, int rows, int64_t stride) {
+    for (int r = 0; r < rows; r++) state.maximum[r] = -__builtin_inff(), state.sum[r] = 0.0f;
+    memset(state.out, 0, size_t(rows * stride) * 4);
+}
+
+INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &item, int worker) {
+    QueryTile tile;
+    float *mine = (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+    tile.k_dim = a.k_dim, tile.v_dim = a.v_dim, tile.out_stride = round_up(a.v_dim, 16);
+    tile.page_tokens = a.page_tokens;
+    tile.scale = a.scale, tile.softcap = a.softcap, tile.window = a.window;
+    load_queries(a, item, tile, mine);
+    tile.scores = mine + kTileQueryRows * tile.k_dim;
+    tile.part.out = tile.scores + kTileQueryRows * kMaxPageTokens;
+    tile.total.out = tile.part.out + kTileQueryRows * tile.out_stride;
+    return tile;
+}
+
+// Walks the pages of one partition, key positions [begin, end).
+template <class KV>
+INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem &item, QueryTile &tile,
+                                    int64_t begin, int64_t end) {
+    reset(tile.part, tile.rows, tile.out_stride);
+    const int32_t *table = a.block_tables + int64_t(item.sequence) * a.table_stride;
+    for (int64_t base = begin; base < end; base += a.page_tokens) {
+        int64_t page = int64_t(table[base / a.page_tokens]) * a.kv_heads + item.kv_head;
+        const KV *k = (const KV *)a.k_pool + page * a.k_dim * a.page_tokens;
+        const KV *v = (const KV *)a.v_pool + page * a.page_tokens * a.v_dim;
+        attend_page(tile, k, v, base);
+    }
+}
+
+INFERC_INLINE void write_rows(const AttentionArgs &a, const AttentionItem &item, const QueryTile &tile) {
+    for (int row = 0; row < tile.rows; row++) {
+        int64_t t = item.token + row / item.heads, h = item.head + row % item.heads;
+        float *to = a.out + t * a.out_stride + h * a.v_dim;
+        const float *from = tile.total.out + row * tile.out_stride;
+        for (int64_t e = 0; e < a.v_dim; e += 16)
+            store(to + e, load(from + e) / splat(tile.total.sum[row]), int(min_of(16, a.v_dim - e)));
+    }
+}
+
+template <class KV>
+INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &plan, const AttentionItem &item,
+                                 int worker, int workers) {
+    QueryTile tile = query_tile(a, item, worker);
+    reset(tile.total, tile.rows, tile.out_stride);
+    for (int64_t begin = item.begin; begin < item.end;) {
+        int64_t end = min_of(item.end, (begin / kPartitionTokens + 1) * kPartitionTokens);
+        attend_partition<KV>(a, item, tile, begin, end);
+        for (int row = 0; row < tile.rows; row++) {
+            float *out = tile.part.out + row * tile.out_stride;
+            float maximum = tile.part.maximum[row], sum = tile.part.sum[row];
+            if (plan.partitions > 0) {
+                int64_t t = item.token + row / item.heads, h = item.head + row % item.heads;
+                float *to = attention_partial(a, plan, workers, t, h, begin / kPartitionTokens);
+                memcpy(to, out, size_t(tile.out_stride) * 4);
+                to[tile.out_stride] = maximum, to[tile.out_stride + 1] = sum;
+            } else {
+                combine_row(&tile.total.maximum[row], &tile.total.sum[row],
+                            tile.total.out + row * tile.out_stride, maximum, sum, out, tile.out_stride);
+            }
+        }
+        begin = end;
+    }
+    if (plan.partitions == 0) write_rows(a, item, tile);
+}
+
+// ---- all items ----------------------------------------------------------------------------------------
+
+// Calls visit(item) for every item, in an order that keeps items of one KV head together.
+template <class Visit>
+INFERC_INLINE void for_each_item(const AttentionArgs &a, const AttentionPlan &plan, const Visit &visit) {
+    for (int r = 0; r < a.sequences; r++)
+        for (int chunk = 0; chunk < a.kv_heads * plan.head_chunks; chunk++) {
+            AttentionItem item;
+            item.sequence = r;
+            item.kv_head = chunk / plan.head_chunks;
+            int first = chunk % plan.head_chunks * plan.head_rows;
+            item.head = item.kv_head * plan.group + first;
+            item.heads = int(min_of(plan.head_rows, plan.group - first));
+            int64_t stop = a.sequence_starts[r + 1];
+            for (item.token = a.sequence_starts[r]; item.token < stop; item.token += plan.tile_tokens) {
+                item.tokens = min_of(plan.tile_tokens, stop - item.token);
+                item.begin = first_page_token(a, a.positions[item.token]);
+                item.end = int64_t(a.positions[item.token + item.tokens - 1]) + 1;
+                if (plan.partitions == 0) {
+                    visit(item);
+                    continue;
+                }
+                int64_t end = item.end;
+                for (int64_t begin = item.begin; begin < end; begin = item.end) {
+                    item.begin = begin;
+                    item.end = min_of(end, (begin / kPartitionTokens + 1) * kPartitionTokens);
+                    visit(item);
+                }
+            }
+        }
+}
+
+INFERC_INLINE int64_t item_cost(const AttentionItem &item) {
+    return (item.end - item.begin) * (item.tokens * item.heads + 2) + 64;
+}
+
+// Each worker takes the items whose middle falls into its share of the total cost.
+template <class KV>
+INFERC_INLINE void run_attention(const AttentionArgs &a, int worker, int workers) {
+    AttentionPlan plan = attention_plan(a, workers);
+    int64_t total = 0, before = 0;
+    for_each_item(a, plan, [&](const AttentionItem &item) { total += item_cost(item); });
+    for_each_item(a, plan, [&](const AttentionItem &item) {
+        int64_t cost = item_cost(item), middle = before + cost / 2;
+        before += cost;
+        if (middle * workers / total == worker) attend_item<KV>(a, plan, item, worker, workers);
+    });
+}
+
+// One new token a sequence or any ragged batch: same code, same bits.
+// Flops: 2 (k_dim + v_dim) a query head and visible key. Bytes: K and V of the visible pages once a tile of
+// query rows (once a sequence and KV head when decoding), q and out once.
+template <class KV>
+INFERC_NOINLINE void attention_decode(const AttentionArgs &a, int worker, int workers) {
+    run_attention<KV>(a, worker, workers);
+}
+
+template <class KV>
+INFERC_NOINLINE void attention_prefill(const AttentionArgs &a, int worker, int workers) {
+    run_attention<KV>(a, worker, workers);
+}
+
+// Joins the partitions of a split run, in order of position.
+INFERC_NOINLINE void attention_merge(const AttentionArgs &a, int worker, int workers) {
+    AttentionPlan plan = attention_plan(a, workers);
+    if (plan.partitions == 0) return;
+    const int64_t width = round_up(a.v_dim, 16);
+    Range mine = share(int64_t(a.tokens) * a.heads, worker, workers);
+    for (int64_t row = mine.begin; row < mine.end; row++) {
+        int64_t token = row / a.heads, head = row % a.heads, position = a.positions[token];
+        float maximum = -__builtin_inff(), sum = 0.0f;
+        float *out = (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+        memset(out, 0, size_t(width) * 4);
+        for (int64_t p = first_page_token(a, position) / kPartitionTokens; p <= position / kPartitionTokens; p++) {
+            const float *from = attention_partial(a, plan, workers, token, head, p);
+            combine_row(&maximum, &sum, out, from[width], from[width + 1], from, width);
+        }
+        float *to = a.out + token * a.out_stride + head * a.v_dim;
+        for (int64_t e = 0; e < a.v_dim; e += 16)
+            store(to + e, load(out + e) / splat(sum), int(min_of(16, a.v_dim - e)));
+    }
+}
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

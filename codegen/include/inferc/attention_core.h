@@ -1,0 +1,223 @@
+// Inner loops of attention.h: query rows that share a KV head, against one page.
+//
+// A row is one query head of one token. Order of operations for a row, whatever shares the tile with it:
+// scores are chains over the head dimension; a page updates (maximum, sum, output) of the running
+// partition; partitions of kPartitionTokens absolute positions are combined in order of position.
+#pragma once
+
+#include "vmath.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+constexpr int kPartitionTokens = 256;
+constexpr int kTileQueryRows = 32;   // rows that walk the pages together
+constexpr int kMaxPageTokens = 64;
+
+// Softmax state of the rows of a tile; outputs are [row][stride].
+struct SoftmaxState {
+    float maximum[kTileQueryRows];
+    float sum[kTileQueryRows];
+    float *out;
+};
+
+struct QueryTile {
+    int rows;
+    int64_t k_dim, v_dim, out_stride, page_tokens;
+    float scale, softcap;
+    int64_t window;                    // 0: none
+    int64_t position[kTileQueryRows];  // of the row's token
+    const float *q;                    // groups of rows side by side, see row_group()
+    float *scores;                     // [row][page_tokens]
+    SoftmaxState part, total;
+};
+
+// Rows are taken in groups that fit registers: 8, then 4, then what is left.
+INFERC_INLINE int row_group(int left) { return left >= 8 ? 8 : (left >= 4 ? 4 : left); }
+
+#if defined(INFERC_AVX512)
+constexpr int kScoreVectors = 2;
+constexpr int out_vectors(int rows) { return rows == 8 ? 2 : 4; }
+#else
+constexpr int kScoreVectors = 1;
+constexpr int out_vectors(int rows) { return rows >= 4 ? 1 : 2; }
+#endif
+
+template <class KV, int R, int N>
+INFERC_INLINE void score_block(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q, float *s) {
+    f32x16 acc[R][N];
+    INFERC_UNROLL
+    for (int r = 0; r < R; r++)
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) acc[r][n] = zero();
+    for (int64_t d = 0; d < k_dim; d++, k += page_tokens, q += R) {
+        f32x16 key[N];
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) key[n] = load(k + 16 * n);
+        INFERC_UNROLL
+        for (int r = 0; r < R; r++)
+            INFERC_UNROLL
+            for (int n = 0; n < N; n++) acc[r][n] = fma(splat(q[r]), key[n], acc[r][n]);
+    }
+    INFERC_UNROLL
+    for (int r = 0; r < R; r++)
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) store(s + r * page_tokens + 16 * n, acc[r][n]);
+}
+
+// s[R][page_tokens] = q . k for all tokens of the page; q is [k_dim][R].
+template <class KV, int R>
+INFERC_NOINLINE void score_rows(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q, float *s) {
+    int64_t t = 0;
+    for (; t + 16 * kScoreVectors <= page_tokens; t += 16 * kScoreVectors)
+        score_block<KV, R, kScoreVectors>(k + t, page_tokens, k_dim, q, s + t);
+    if constexpr (kScoreVectors > 1)
+        for (; t < page_tokens; t += 16) score_block<KV, R, 1>(k + t, page_tokens, k_dim, q, s + t);
+}
+
+template <class KV, int R, int N>
+INFERC_INLINE void mix_block(const KV *v, int64_t v_dim, int lanes, int64_t tokens, const float *p,
+                             int64_t page_tokens, const float *factor, float *out, int64_t out_stride) {
+    f32x16 acc[R][N];
+    INFERC_UNROLL
+    for (int r = 0; r < R; r++)
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
+    for (int64_t t = 0; t < tokens; t++, v += v_dim) {
+        f32x16 value[N];
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
+        INFERC_UNROLL
+        for (int r = 0; r < R; r++)
+            INFERC_UNROLL
+            for (int n = 0; n < N; n++)
+                acc[r][n] = fma(splat(p[r * page_tokens + t]), value[n], acc[r][n]);
+    }
+    INFERC_UNROLL
+    for (int r = 0; r < R; r++)
+        INFERC_UNROLL
+        for (int n = 0; n < N; n++) store(out + r * out_stride + 16 * n, acc[r][n]);
+}
+
+// out[R] = out * factor + p . v over the first `tokens` of the page.
+template <class KV, int R>
+INFERC_NOINLINE void mix_rows(const KV *v, int64_t v_dim, int64_t tokens, const float *p, int64_t page_tokens,
+                              const float *factor, float *out, int64_t out_stride) {
+    constexpr int N = out_vectors(R);
+    int64_t e = 0;
+    for (; e + 16 * N <= v_dim; e += 16 * N)
+        mix_block<KV, R, N>(v + e, v_dim, 16, tokens, p, page_tokens, factor, out + e, out_stride);
+    for (; e < v_dim; e += 16)
+        mix_block<KV, R, 1>(v + e, v_dim, int(min_of(16, v_dim - e)), tokens, p, page_tokens, factor,
+                            out + e, out_stride);
+}
+
+template <class KV>
+INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k) {
+    const float *q = tile.q;
+    float *s = tile.scores;
+    for (int row = 0; row < tile.rows;) {
+        int group = row_group(tile.rows - row);
+        if (group == 8) score_rows<KV, 8>(k, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 4) score_rows<KV, 4>(k, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 3) score_rows<KV, 3>(k, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 2) score_rows<KV, 2>(k, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 1) score_rows<KV, 1>(k, tile.page_tokens, tile.k_dim, q, s);
+        row += group;
+        q += group * tile.k_dim;
+        s += group * tile.page_tokens;
+    }
+}
+
+template <class KV>
+INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, int64_t tokens, const float *factor) {
+    const int64_t stride = tile.out_stride, pt = tile.page_tokens;
+    for (int row = 0; row < tile.rows;) {
+        int group = row_group(tile.rows - row);
+        const float *p = tile.scores + row * pt, *f = factor + row;
+        float *out = tile.part.out + row * stride;
+        if (group == 8) mix_rows<KV, 8>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 4) mix_rows<KV, 4>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 3) mix_rows<KV, 3>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 2) mix_rows<KV, 2>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 1) mix_rows<KV, 1>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        row += group;
+    }
+}
+
+INFERC_INLINE float finite_or_zero(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
+
+// Scores of one row: scaled, capped, hidden keys at -inf. Returns the largest.
+// Token t of the page is visible iff low < t <= high.
+INFERC_INLINE float finish_scores(const QueryTile &tile, float *s, int64_t low, int64_t high) {
+    const bool whole = low < 0 && high >= tile.page_tokens - 1;
+    const float first = float(max_of(low, -1)), last = float(min_of(high, tile.page_tokens));
+    const f32x16 hidden = splat(-__builtin_inff());
+    const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    f32x16 largest = hidden;
+    for (int64_t t = 0; t < tile.page_tokens; t += 16) {
+        f32x16 x = load(s + t) * splat(tile.scale);
+        if (tile.softcap != 0.0f) x = softcap(x, tile.softcap);
+        if (!whole) {
+            f32x16 at = load(lane_numbers) + splat(float(t));
+            x = select_lt(splat(first), at, x, hidden);
+            x = select_lt(splat(last), at, hidden, x);
+        }
+        store(s + t, x);
+        largest = max(largest, x);
+    }
+    return reduce_max(largest);
+}
+
+// One page whose first token is at absolute position `base`.
+template <class KV>
+INFERC_INLINE void attend_page(QueryTile &tile, const KV *k, const KV *v, int64_t base) {
+    page_scores(tile, k);
+    SoftmaxState &part = tile.part;
+    float old_maximum[kTileQueryRows], factor[kTileQueryRows];
+    int64_t visible = 0;
+    for (int row = 0; row < tile.rows; row++) {
+        int64_t high = tile.position[row] - base;
+        int64_t low = tile.window > 0 ? high - tile.window : -1;
+        float *s = tile.scores + row * tile.page_tokens;
+        float largest = finish_scores(tile, s, low, high);
+        largest = part.maximum[row] > largest ? part.maximum[row] : largest;
+        float shift = finite_or_zero(largest);
+        old_maximum[row] = part.maximum[row] - shift;
+        part.maximum[row] = largest;
+        f32x16 sum = zero();
+        for (int64_t t = 0; t < tile.page_tokens; t += 16) {
+            f32x16 p = exp(load(s + t) - splat(shift));
+            store(s + t, p);
+            sum = sum + p;
+        }
+        factor[row] = reduce_add(sum);  // for now the page's sum
+        visible = max_of(visible, min_of(high + 1, tile.page_tokens));
+    }
+    for (int row = tile.rows; row < int(round_up(tile.rows, 16)); row++) old_maximum[row] = 0.0f;
+    for (int row = 0; row < tile.rows; row += 16) {
+        float scaled[16];
+        store(scaled, exp(load(old_maximum + row)));
+        for (int i = row; i < row + 16 && i < tile.rows; i++) {
+            part.sum[i] = part.sum[i] * scaled[i - row] + factor[i];
+            factor[i] = scaled[i - row];
+        }
+    }
+    page_mix(tile, v, visible, factor);
+}
+
+// (maximum, sum, out) of a row joined with those of the next partition.
+INFERC_INLINE void combine_row(float *maximum, float *sum, float *out, float next_maximum, float next_sum,
+                               const float *next_out, int64_t width) {
+    float largest = *maximum > next_maximum ? *maximum : next_maximum;
+    float shift = finite_or_zero(largest);
+    float both[16] = {*maximum - shift, next_maximum - shift};
+    store(both, exp(load(both)));
+    for (int64_t e = 0; e < width; e += 16)
+        store(out + e, fma(load(next_out + e), splat(both[1]), load(out + e) * splat(both[0])));
+    *sum = *sum * both[0] + next_sum * both[1];
+    *maximum = largest;
+}
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

@@ -1,0 +1,123 @@
+"""`inferc compile`: model to artifact."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferc.driver import Event
+
+# option -> keyword arguments of add_argument; the names are the fields of CompileOptions.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "target": {"help": "see `inferc targets` (default cpu:native)"},
+    "compute": {
+        "choices": ("auto", "f32", "bf16", "int8"),
+        "help": "arithmetic of matrix products; auto: bf16 dot products for bf16 weights where the "
+        "target has them, else f32; int8 rounds activations",
+    },
+    "kv_dtype": {"choices": ("f32", "bf16", "f16"), "help": "type of stored keys and values"},
+    "page_tokens": {"type": int, "metavar": "N", "help": "tokens of a KV page"},
+    "step_tokens": {"type": int, "metavar": "N", "help": "most rows of one step"},
+    "sequences": {"type": int, "metavar": "N", "help": "most sequences of one step"},
+    "context_tokens": {
+        "type": int,
+        "metavar": "N",
+        "help": "longest sequence (default: the model's)",
+    },
+    "dump": {"type": Path, "metavar": "DIR", "help": "write the module after every pass to DIR"},
+}
+
+
+def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    """Declare the command."""
+    p: argparse.ArgumentParser = commands.add_parser(
+        "compile",
+        help="model to artifact",
+        description="Compile a Hugging Face directory (config.json, *.safetensors, tokenizer.json) "
+        "or a GGUF file to an artifact: one folder that `inferc run` needs nothing else for.",
+    )
+    p.add_argument("source", type=Path, help="model directory or .gguf file")
+    p.add_argument("-o", "--output", type=Path, help="artifact folder (default NAME.inferc)")
+    for name, keywords in OPTIONS.items():
+        p.add_argument(f"--{name.replace('_', '-')}", default=None, **keywords)
+    p.add_argument(
+        "--check-passes",
+        action="store_true",
+        help="interpret the module before and after every pass and report the largest error",
+    )
+    p.add_argument(
+        "--no-tvm", action="store_true", help="do without TVM where a header kernel exists"
+    )
+    p.add_argument("--overwrite", action="store_true", help="replace an artifact that is there")
+    p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    return p
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile."""
+    import inferc
+
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    if args.no_tvm:
+        options["tvm"] = False
+    output = args.output or Path(args.source.resolve().stem + ".inferc")
+    start = time.perf_counter()
+    with _Progress(quiet=args.quiet) as progress:
+        manifest = inferc.compile(
+            args.source,
+            output,
+            progress=progress.show,
+            check_passes=args.check_passes,
+            overwrite=args.overwrite,
+            **options,
+        )
+    if not args.quiet:
+        size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
+        print(
+            f"{output}: {manifest.model.architecture}, {manifest.model.parameters / 1e6:.0f} M "
+            f"parameters, {size / 1e6:.0f} MB, in {time.perf_counter() - start:.1f} s"
+        )
+        print(f"next: inferc run {output} --chat   or   inferc inspect {output}")
+    return 0
+
+
+class _Progress:
+    """A bar a stage on a terminal, a line a stage elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.bars, self.stage = quiet, None, ""
+
+    def __enter__(self) -> _Progress:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            percent = TextColumn("{task.percentage:>3.0f}%")
+            detail = TextColumn("{task.fields[detail]}")
+            stage = TextColumn("{task.description:8}")
+            columns = (stage, BarColumn(24), percent, TimeElapsedColumn(), detail)
+            self.bars = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.bars.start()
+            self.tasks: dict[str, Any] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def show(self, event: Event) -> None:
+        """Take one progress event."""
+        if self.bars is not None:
+            if event.stage not in self.tasks:
+                self.tasks[event.stage] = self.bars.add_task(event.stage, total=None, detail="")
+            self.bars.update(
+                self.tasks[event.stage], completed=event.done, total=event.total or None,
+                detail=event.detail[-48:],
+            )  # fmt: skip
+        elif not self.quiet and event.stage != self.stage:
+            print(f"{event.stage} …", file=sys.stderr, flush=True)
+        self.stage = event.stage

@@ -10,7 +10,7 @@ import pytest
 from inferc.ir.core import Func, Module, Value
 from inferc.ir.interp import run
 from inferc.ir.rewrite import clone_module
-from inferc.ir.types import TensorType, Type
+from inferc.ir.types import Type
 from inferc.passes.instruments import CheckFacts, Verify
 from inferc.passes.manager import run_passes
 from inferc.passes.record import PassRecord

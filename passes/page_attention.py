@@ -24,6 +24,7 @@ from inferc.passes.base import Pass, PassContext
 from inferc.passes.rebuild import step_funcs
 
 T, R, P = sym("T"), sym("R"), sym("P")
+_Pair = tuple[Value, Value]
 _ARGUMENTS: Mapping[str, tuple[Size, ...]] = {
     "slots": (T,),
     "sequence_starts": (R + 1,),
@@ -66,20 +67,18 @@ class _Paging:
         func.symbols["R"] = Symbol("R", 1, length)
         func.symbols["P"] = Symbol("P", 1, length)
         self.step = {n: func.add_arg(n, TensorType(s, "i32")) for n, s in _ARGUMENTS.items()}
-        self.windows: dict[tuple[Value, Value], list[int | None]] = {}
-        self.appended: dict[tuple[Value, Value], Value] = {}
+        # Keys and values as they are before any rewrite: they may be results of attention.
+        self.pair = {op: (_rows_of(op.operands[1]), _rows_of(op.operands[2])) for op in ops}
+        self.windows: dict[_Pair, list[int | None]] = {}
+        self.appended: dict[_Pair, Value] = {}
         for op in ops:
             window = op.attrs["window"]
             assert window is None or isinstance(window, int)
-            self.windows.setdefault(self.key(op), []).append(window)
-
-    def key(self, op: Op) -> tuple[Value, Value]:
-        """What identifies the cache of an attention op: the values of its keys and values."""
-        return _row_values(op.operands[1]), _row_values(op.operands[2])
+            self.windows.setdefault(self.pair[op], []).append(window)
 
     def rewrite(self, op: Op) -> None:
         q = self.rows(op, op.operands[0])
-        kv = self.appended.get(self.key(op)) or self.append(op)
+        kv = self.appended.get(self.pair[op]) or self.append(op)
         attended = self.rewriter.insert(
             "serve.paged_attention", q, kv, self.func.args[1], self.step["sequence_starts"],
             self.step["context_lengths"], self.step["block_tables"], before=op, of=op.loc,
@@ -104,31 +103,30 @@ class _Paging:
 
     def append(self, op: Op) -> Value:
         k, v = self.rows(op, op.operands[1]), self.rows(op, op.operands[2])
-        key = self.key(op)
         cache = self.func.add_arg(f"kv_{len(self.appended)}", self.cache_type(op))
         made = self.rewriter.insert(
             "serve.kv_append", cache, k, v, self.step["slots"], before=op, of=op.loc, hint="kv"
         )
-        self.appended[key] = made.result
+        self.appended[self.pair[op]] = made.result
         return made.result
 
     def cache_type(self, op: Op) -> CacheType:
         (*_, heads, k_dim), v_dim = shape_of(op.operands[1]), shape_of(op.operands[2])[-1]
         assert isinstance(heads, int) and isinstance(k_dim, int) and isinstance(v_dim, int)
-        windows = [w for w in self.windows[self.key(op)] if w is not None]
-        whole = len(windows) < len(self.windows[self.key(op)])
+        windows = [w for w in self.windows[self.pair[op]] if w is not None]
+        whole = len(windows) < len(self.windows[self.pair[op]])
         return CacheType(heads, k_dim, v_dim, "f32", window=None if whole else max(windows))
 
     def rows(self, op: Op, value: Value) -> Value:
         """An operand `[1, T, ..]` of attention as `[T, ..]`."""
-        row = _row_values(value)
+        row = _rows_of(value)
         if row is not value:
             return row
         shape = shape_of(value)[1:]
         return self.rewriter.insert("core.reshape", value, before=op, of=[op], shape=shape).result
 
 
-def _row_values(value: Value) -> Value:
+def _rows_of(value: Value) -> Value:
     """The `[T, ..]` that `value` is a reshape to `[1, T, ..]` of; else `value` itself."""
     op = value.producer
     if op is not None and op.name == "core.reshape":

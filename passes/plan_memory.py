@@ -5,10 +5,11 @@
 ```
 
 A buffer lives from the group that writes it to the last group that reads it; buffers whose lives
-overlap get ranges that do not. Groups between which no data flows run without a barrier, so a buffer
-is busy from the first to the last such run of groups: sharing never costs a barrier. A reshape is a view of its operand and keeps that alive. Logits and
-caches are memory of the caller: their offset is `none`. Sizes are those at the upper ends of the
-ranges of the symbols, so that one plan fits every step; both phases use the same arena.
+overlap get ranges that do not. Groups between which no data flows run without a barrier, so a
+buffer is busy from the first to the last such run of groups: sharing never costs a barrier. A
+reshape is a view of its operand and keeps that alive. Logits and caches are memory of the caller:
+their offset is `none`. Sizes are those at the upper ends of the ranges of the symbols, so that one
+plan fits every step; both phases use the same arena.
 """
 
 from __future__ import annotations

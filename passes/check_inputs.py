@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inferc.errors import CompileError
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.interp import run
 from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
@@ -29,15 +30,15 @@ class Prompts:
 
 
 def canonical_prompts(module: Module) -> list[Prompts]:
-    """Corners of the ranges: one token; a small batch; if the model is small, a ragged batch.
+    """Corners of the ranges: a small batch; if the model is small, also one token, a ragged batch.
 
     The ragged batch goes three tokens beyond every window and page of at most 64 tokens.
     """
     vocabulary = _vocabulary(module)
-    lengths = [(1,), (5, 5)]
-    if _elements(module) <= SMALL_MODEL_ELEMENTS:
+    lengths: list[tuple[int, ...]] = [(5, 5)]
+    if is_small(module):
         limits = [limit for limit in _limits(module) if limit + 3 <= LONGEST_PROMPT]
-        lengths.append((1, 7, max(limits, default=2 * PAGE_TOKENS) + 3))
+        lengths += [(1,), (1, 7, max(limits, default=2 * PAGE_TOKENS) + 3)]
     rng = np.random.default_rng(7)
     return [
         Prompts(
@@ -62,7 +63,7 @@ def _vocabulary(module: Module) -> int:
             table = op.operands[0].type
             assert isinstance(table, TensorType) and isinstance(table.shape[0], int)
             return table.shape[0]
-    raise ValueError("the module has no core.embedding, so it is no language model")
+    raise CompileError("The module looks no token up (no core.embedding): there are no logits.")
 
 
 def _limits(module: Module) -> Iterator[int]:
@@ -76,13 +77,14 @@ def _limits(module: Module) -> Iterator[int]:
             yield window
 
 
-def _elements(module: Module) -> int:
+def is_small(module: Module) -> bool:
+    """Whether the model has so few parameters that thorough checks take no time."""
     sizes = {
         str(op.attrs["name"]): op.result.type.elements
         for op in all_ops(module)
         if op.name == "param" and isinstance(op.result.type, TensorType)
     }
-    return sum(size for size in sizes.values() if isinstance(size, int))
+    return sum(s for s in sizes.values() if isinstance(s, int)) <= SMALL_MODEL_ELEMENTS
 
 
 @dataclass
@@ -117,8 +119,12 @@ def _draw(name: str, type_: Type) -> Array:
     assert isinstance(type_, TensorType)
     shape = tuple(int(s) for s in type_.shape)  # type: ignore[arg-type]
     seed = int.from_bytes(hashlib.sha256(f"{name}:{shape}".encode()).digest()[:8], "little")
-    values = np.random.Generator(np.random.SFC64(seed)).standard_normal(shape, np.float32)
-    return values * np.float32(shape[-1] ** -0.5) if len(shape) > 1 else values / 2 + 0.5
+    values = np.random.Generator(np.random.SFC64(seed)).random(shape, np.float32)
+    values -= np.float32(0.5)
+    if len(shape) > 1:
+        values *= np.float32((12 / shape[-1]) ** 0.5)  # keeps the variance of what it multiplies
+        return values
+    return values * 2 + np.float32(0.5)
 
 
 class PagedBatch:

@@ -24,7 +24,8 @@ def _infer_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
 
 
 def _linear(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    y = x @ w.astype(x.dtype, copy=False).T
+    rows = x.reshape(-1, x.shape[-1])  # one matrix product, not one a batch
+    y = (rows @ w.astype(x.dtype, copy=False).T).reshape(*x.shape[:-1], w.shape[0])
     return y if bias is None else y + bias.astype(x.dtype)
 
 

@@ -147,7 +147,7 @@ def _bound(found: GgufModel, config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def _fix_longrope(config: PreTrainedConfig, context_tokens: int | None) -> tuple[str, ...]:
-    """transformers switches longrope factors by the batch; an artifact has one set for all."""
+    """Where transformers switches longrope factors by the batch, an artifact has one set."""
     rope = getattr(config, "rope_parameters", None) or {}
     fixed = [entry for entry in layer_entries(rope).values() if _is_longrope(entry)]
     for entry in fixed:

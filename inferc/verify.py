@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from inferc.codegen.kernel import KernelOptions
+from inferc.codegen.kernels.linear import math_type
+from inferc.codegen.targets import parse_target
 from inferc.errors import InfercError, RequestError
 from inferc.metrics import Distance, distance
 from inferc.reference import Precision, Reference, ReferenceRequest, reference
@@ -175,7 +178,8 @@ def _compare(
     progress: Callable[[str], None],
 ) -> Verification:
     assert engine.manifest is not None
-    ids, compute, kv_dtype = request.prompts[0], _compute(folder), engine.manifest.kv.dtype
+    ids, kv_dtype = request.prompts[0], engine.manifest.kv.dtype
+    compute = _compute(folder, engine.manifest)
     ways, bit_equal = _ways(engine, ids, wanted.logits[0], progress)
     progress(f"{request.greedy_tokens} greedy tokens")
     greedy = _greedy(engine, ids, wanted)
@@ -231,7 +235,13 @@ def _greedy(engine: Engine, ids: Sequence[int], wanted: Reference) -> Greedy:
     return Greedy(len(ours), equal, wanted.margins[equal] if equal < len(ours) else None)
 
 
-def _compute(folder: Path) -> str:
-    """Arithmetic of the matrix products, as the report says."""
+def _compute(folder: Path, manifest: Manifest) -> str:
+    """The coarsest arithmetic of the matrix products."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    return str(report["options"]["compute"])
+    options = KernelOptions(parse_target(manifest.targets[0].name), report["options"]["compute"])
+    kinds = {
+        math_type(tensor.dtype, options).removeprefix("Math").lower()
+        for tensor in manifest.weights.tensors
+        if tensor.layout.startswith("n16")
+    }
+    return max(kinds, key=list(COMPUTE_TOLERANCE).index, default="f32")

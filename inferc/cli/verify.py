@@ -19,7 +19,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         description="Run the source model with transformers and compare the logits of every "
         "position: in one piece, in chunks, and token by token. The result is stored in the "
         "artifact as verification.json. Exit code 1 if the error is above the tolerance of the "
-        "artifact's arithmetic. Needs the compiler's packages, and memory for the model in float32.",
+        "artifact's arithmetic. Needs the compiler's packages and room for the model in float32.",
     )
     p.add_argument("artifact", type=Path, help="folder made by `inferc compile`")
     p.add_argument("source", type=Path, help="the model directory or .gguf file it was made from")

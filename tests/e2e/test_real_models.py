@@ -1,0 +1,57 @@
+"""Two real GGUF files end to end: logits and greedy tokens of transformers, sensible text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import inferc
+from inferc.cli.main import main
+from inferc.verify import verify
+from tests.e2e.faults import compile_with
+from tests.models import gemma3_gguf, smollm2_gguf
+
+pytestmark = pytest.mark.usefixtures("references")
+TOKENS = 120
+
+
+def check(artifact: Path, source: Path, *options: str) -> None:
+    assert main(["verify", str(artifact), str(source), *options]) == 0
+    result = json.loads((artifact / "verification.json").read_text())
+    assert result["compute"] == "f32" and result["tolerance"] == 1e-4
+    assert result["loader"] == "transformers" and result["notes"] == []
+    assert result["greedy"] == {"tokens": 64, "equal_tokens": 64, "margin": None}
+    assert result["bit_equal"]
+    assert all(way["distance"]["top1_agreement"] == 1.0 for way in result["ways"])
+
+
+def test_smollm2(smollm2_artifact: Path) -> None:
+    check(smollm2_artifact, smollm2_gguf(), "--tokens", str(TOKENS))
+
+
+def test_gemma3(gemma3_artifact: Path) -> None:
+    """Past the window of 512 tokens."""
+    check(gemma3_artifact, gemma3_gguf())
+
+
+def test_smollm2_answers(smollm2_artifact: Path) -> None:
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    with inferc.load(smollm2_artifact) as engine:
+        answer = engine.chat(question, max_tokens=40, temperature=0.0)[0]
+    assert "Paris" in answer.text
+    assert answer.finish_reason == "stop"
+
+
+def test_gemma3_continues(gemma3_artifact: Path) -> None:
+    with inferc.load(gemma3_artifact) as engine:
+        text = engine.generate("Monday, Tuesday, Wednesday,", max_tokens=8, temperature=0.0)[0].text
+    assert text.startswith(" Thursday, Friday, Saturday, Sunday")
+
+
+def test_wrong_order_of_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = "rows of q and k stay as llama.cpp orders them"
+    artifact = compile_with(fault, smollm2_gguf(), tmp_path / "faulty", monkeypatch)
+    result = verify(artifact, smollm2_gguf(), tokens=TOKENS, store=False)
+    assert not result.passed and result.greedy.equal_tokens < 64

@@ -1,4 +1,4 @@
-"""The serve and fuse passes on twelve architectures: same logits after every pass, everything fused."""
+"""The serve and fuse passes on twelve architectures: same logits after every pass, all fused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ KINDS = {
     "gemma3": "linear rope_append attention linear norm glu_linear linear norm",
     "gpt2": "linear rope_append attention linear norm linear linear norm",
     "cohere2": "linear rope_append attention linear glu_linear linear norm",
-    "olmo2": "linear linear linear norm norm rope_append attention linear norm glu_linear linear norm",
+    "olmo2": "linear linear linear norm norm rope_append attention linear norm glu_linear linear",
 }
 
 

@@ -90,15 +90,6 @@ def is_unit(size: Size) -> bool:
     return same_size(size, 1)
 
 
-def slice_of_last(value: Value, start: Size, stop: Size, step: int = 1) -> Value | None:
-    """The x of `x[..., start:stop:step]`, where x is made by a slice along its last axis."""
-    op = made_by(value, "core.slice")
-    if op is None or axis_attr(op) != tensor(op.operands[0]).rank - 1:
-        return None
-    fits = same_size(size_attr(op, "start"), start) and same_size(size_attr(op, "stop"), stop)
-    return op.operands[0] if fits and int_attr(op, "step") == step else None
-
-
 def mean_of_last(value: Value) -> Value | None:
     """The x of a mean over the last axis that keeps the axis."""
     op = made_by(value, "core.mean")

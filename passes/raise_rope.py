@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from inferc.ir.core import Func, Module, Op, Value
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use, pattern
-from inferc.passes.match import axis_attr, made_by, same_shape, slice_of_last, tensor
+from inferc.passes.match import axis_attr, made_by, same_shape, tensor
 from inferc.passes.match_rope import (
     Pairing,
     Region,
@@ -218,10 +218,15 @@ def _head(rotation: _Rotation, edit: Edit) -> Value:
     whole, axis = _whole(rotation), tensor(rotation.parts[0]).rank - 1
     if whole is None:
         return edit.op("core.concat", *rotation.parts, axis=axis)
-    if whole.start == 0 and whole.count == last_size(whole.base):
-        return whole.base
-    stop = whole.start + whole.count
-    return edit.op("core.slice", whole.base, axis=axis, start=whole.start, stop=stop)
+    return _taken(whole, edit)
+
+
+def _taken(part: Region, edit: Edit) -> Value:
+    """The value of a region without steps."""
+    if part.start == 0 and part.count == last_size(part.base):
+        return part.base
+    axis, stop = tensor(part.base).rank - 1, part.start + part.count
+    return edit.op("core.slice", part.base, axis=axis, start=part.start, stop=stop)
 
 
 def _mismatch(rotation: _Rotation) -> str | None:
@@ -249,15 +254,15 @@ def partial_rope(op: Op, edit: Edit) -> Value | None:
     if len(op.operands) != 2 or axis_attr(op) != tensor(op.result).rank - 1:
         return None
     rotated, rest = op.operands
-    rope = made_by(rotated, "nn.rope")
-    count, size = last_size(rotated), last_size(op.result)
-    if rope is None or count is None or size is None:
+    rope, after = made_by(rotated, "nn.rope"), region(rest)
+    first = region(rope.operands[0]) if rope is not None else None
+    if rope is None or first is None or after is None or first.step != 1:
         return None
-    x = slice_of_last(rope.operands[0], 0, count)
-    if x is None or slice_of_last(rest, count, size) is not x or last_size(x) != size:
+    if after != Region(first.base, first.start + first.count, after.count):
         return None
     if not has_one_use(rotated, edit.func):
         edit.refuse("the rotated part has another reader")
         return None
     edit.covers(rope)
-    return edit.like(rope, x, *rope.operands[1:])
+    whole = Region(first.base, first.start, first.count + after.count)
+    return edit.like(rope, _taken(whole, edit), *rope.operands[1:])

@@ -19,7 +19,7 @@ class Unprintable(ValueError):
 
 @dataclass(frozen=True)
 class Line:
-    """`const f32x16 name = expression;`"""
+    """A printed statement: `const f32x16 name = expression;`."""
 
     name: str
     expression: str

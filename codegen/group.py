@@ -11,7 +11,7 @@ from inferc.ir.dims import Dim, Size, product, substitute, sym
 from inferc.ir.text import structural_text
 from inferc.ir.types import CacheType, TensorType, Type, substitute_type
 
-# Symbols of a body in order of appearance get these names, so that prefill and decode share kernels.
+# Symbols of a body, in order of appearance: prefill and decode then have equal bodies.
 _CANONICAL = ("T", "U", "V", "W")
 
 

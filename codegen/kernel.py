@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from inferc.codegen.group import Group
 from inferc.codegen.targets import CpuTarget
@@ -41,7 +41,7 @@ class Refusal:
     reason: str
 
 
-Answer = Union[Ok, Refusal]
+Answer = Ok | Refusal
 Layout = Literal["n16", "n16_pair", "rows", "vector"]
 
 

@@ -17,6 +17,7 @@ from inferc.codegen.step import StepParams, plan_step
 from inferc.codegen.toolchain import Compiler
 from inferc.codegen.units import Unit, Units
 from inferc.ir.core import Module, Op
+from inferc.passes.plan_memory import MemoryPlan, memory_plan
 
 STEP_FILE = "step.cpp"
 LIBRARY_FILE = "step.so"
@@ -30,11 +31,7 @@ class Generated:
     units: Units
     weights: PackPlan
     step: StepParams
-
-    @property
-    def arena_bytes(self) -> int:
-        """Arena that both step functions fit in."""
-        return max((phase.arena_bytes for phase in self.step.phases), default=0)
+    memory: MemoryPlan
 
     def unit_of(self, op: Op) -> Unit:
         """The kernel that runs a group."""
@@ -66,7 +63,8 @@ def generate(module: Module, options: KernelOptions) -> Generated:
             if op.body is not None:
                 units.add(Group(op, func))
     weights = plan_weights(units)
-    return Generated(options, units, weights, plan_step(functions, units, weights))
+    step = plan_step(functions, units, weights)
+    return Generated(options, units, weights, step, memory_plan(module))
 
 
 def write_library(

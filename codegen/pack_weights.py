@@ -34,6 +34,10 @@ class PackItem:
     params: tuple[str, ...]
     nbytes: int
 
+    def sources(self, module: Module) -> tuple[str, ...]:
+        """Stored parameters that the item is made of."""
+        return tuple(source for param in self.params for source in sources(module, param))
+
 
 @dataclass(frozen=True)
 class PackPlan:
@@ -131,9 +135,8 @@ def write_weights(
             stream.write(packed.data)
             stream.write(b"\0" * (_padded(item.nbytes) - item.nbytes))
             del packed
-            for param in item.params:
-                for source in sources(module, param):
-                    release(source)
+            for source in item.sources(module):
+                release(source)
             done += _padded(item.nbytes)
             progress(item.name, done, total)
     return tuple(len(header) + start for start in starts)

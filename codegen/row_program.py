@@ -22,7 +22,7 @@ from inferc.codegen.group import (
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Symbol
 from inferc.ir.ops.elementwise import ELEMENTWISE
-from inferc.ir.text import print_func
+from inferc.ir.text import structural_text
 from inferc.ir.types import TensorType
 
 REDUCTIONS = frozenset({"core.sum", "core.mean", "core.amax"})
@@ -51,8 +51,8 @@ def row_body(body: Func) -> Func:
 
 
 def row_text(body: Func) -> str:
-    """Text of `row_body`, what is sent to be lowered."""
-    return print_func(row_body(body))
+    """Text of `row_body` without names: equal bodies are lowered once."""
+    return structural_text(row_body(body)) + "\n"
 
 
 def refusal(body: Func) -> str | None:

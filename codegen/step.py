@@ -5,40 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inferc.codegen.group import Group, tensor
+from inferc.codegen.group import Group, tensor, through_reshape
 from inferc.codegen.pack_weights import PackPlan
 from inferc.codegen.units import Units
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Op, Value
-from inferc.ir.dims import Dim, Size, evaluate
+from inferc.ir.dims import Size
 from inferc.ir.types import CacheType, TensorType
+from inferc.passes.analysis.barriers import barriers
+from inferc.passes.plan_memory import ALIGNMENT_BYTES
 
 INPUTS = (
     "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
     "logit_indices",
 )  # fmt: skip
 _SYMBOLS = {"T": "a.tokens", "R": "a.sequences", "L": "a.logit_rows", "P": "a.table_stride"}
-
-
-@dataclass(frozen=True)
-class Region:
-    """Bytes of a space (arena, logits, a cache, an input) that a call reads or writes."""
-
-    space: str
-    begin: int = 0
-    end: int = 1
-
-    def overlaps(self, other: Region) -> bool:
-        """Whether both share a byte."""
-        return self.space == other.space and self.begin < other.end and other.begin < self.end
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a value lies: the C++ expression of its address, and the region."""
-
-    expression: str
-    region: Region
 
 
 @dataclass(frozen=True)
@@ -54,11 +35,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Phase:
-    """One step function, and the bytes of arena it uses."""
+    """One step function."""
 
     name: str
     calls: tuple[Call, ...]
-    arena_bytes: int
 
 
 @dataclass(frozen=True)
@@ -116,86 +96,69 @@ def row_count(group: Group) -> Size:
 
 @dataclass
 class _Planner:
-    """Walks one function. `pending_*` are regions touched since the last barrier."""
+    """Walks one function; `places` are addresses of values as C++ expressions."""
 
     func: Func
     units: Units
     weights: PackPlan
-    places: dict[Value, Place] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
-    arena_bytes: int = 0
-    pending_reads: list[Region] = field(default_factory=list)
-    pending_writes: list[Region] = field(default_factory=list)
+    places: dict[Value, str] = field(default_factory=dict)
 
     def phase(self) -> Phase:
         self._place_arguments()
-        self.logits = self._source(self.func.results[0])
+        self.logits = through_reshape(self.func.results[0])
+        waits = iter(barriers(self.func))
+        calls = []
         for op in self.func.ops:
             if op.name == "core.reshape":
                 self.places[op.result] = self.places[op.operands[0]]
             elif op.body is not None:
-                self._group(op)
-        return Phase(self.func.name, tuple(self.calls), self.arena_bytes)
+                calls.append(self._call(op, next(waits)))
+        return Phase(self.func.name, tuple(calls))
 
     def _place_arguments(self) -> None:
         for index, value in enumerate(cache_arguments(self.func)):
-            self.places[value] = Place(f"C({index})", Region(f"cache {index}"))
+            self.places[value] = f"C({index})"
         plain = [a for a in self.func.args if not isinstance(a.type, CacheType)]
         for value, name in zip(plain, INPUTS, strict=True):
-            self.places[value] = Place(f"I(a.{name})", Region(f"input {name}"))
+            self.places[value] = f"I(a.{name})"
 
-    def _source(self, value: Value) -> Value:
-        while value.producer is not None and value.producer.name == "core.reshape":
-            value = value.producer.operands[0]
-        return value
-
-    def _group(self, op: Op) -> None:
+    def _call(self, op: Op, barrier: bool) -> Call:
         group, unit = self.units.of_op[op]
         self._place_results(group)
         inputs = [self._operand(group, i) for i in range(len(op.operands))]
         outputs = [self.places[r] for r in op.results]
-        barrier = self._needs_barrier([p.region for p in inputs], [p.region for p in outputs])
         label = ", ".join(group.modules[:3]) + (", …" if len(group.modules) > 3 else "")
-        self.calls.append(
-            Call(
-                unit.name, f"{group.kind or unit.definition.name}: {label}",
-                size_expression(row_count(group)),
-                tuple(p.expression for p in [*inputs, *outputs]), barrier,
-            )
+        return Call(
+            unit.name, f"{group.kind or unit.definition.name}: {label}",
+            size_expression(row_count(group)), (*inputs, *outputs), barrier,
         )  # fmt: skip
 
-    def _operand(self, group: Group, index: int) -> Place:
+    def _operand(self, group: Group, index: int) -> str:
         value = group.op.operands[index]
         if value.producer is not None and value.producer.name == "param":
-            number = self.weights.number(group, index)
-            return Place(f"W({number})", Region(f"weight {number}"))
+            return f"W({self.weights.number(group, index)})"
         return self.places[value]
 
     def _place_results(self, group: Group) -> None:
-        offsets = group.op.attrs["offsets"]
-        assert isinstance(offsets, tuple)
         for i, result in enumerate(group.op.results):
             if isinstance(result.type, CacheType):
                 self.places[result] = self.places[self._cache_operand(group, i)]
             elif result is self.logits:
-                self.places[result] = Place("a.logits", Region("logits"))
+                self.places[result] = "a.logits"
             else:
-                self.places[result] = self._arena(group, result, i, offsets)
+                self.places[result] = f"A({self._offset(group, i)})"
 
-    def _arena(self, group: Group, result: Value, i: int, offsets: tuple[object, ...]) -> Place:
-        offset = offsets[i] if i < len(offsets) else None
-        if not isinstance(offset, int) or offset % 64:
+    def _offset(self, group: Group, result: int) -> int:
+        offsets = group.op.attrs["offsets"]
+        assert isinstance(offsets, tuple)
+        offset = offsets[result] if result < len(offsets) else None
+        if not isinstance(offset, int) or offset % ALIGNMENT_BYTES:
             raise CompileError(
-                f"@{self.func.name}: %{result.hint} of {group.kind} has the arena offset {offset!r},"
-                " expected a multiple of 64. Run plan-memory before code generation."
+                f"@{self.func.name}: result {result} of a group of kind '{group.kind}' has the"
+                f" arena offset {offset!r}, expected a multiple of {ALIGNMENT_BYTES}. Run"
+                " plan-memory before code generation."
             )
-        end = offset + self._largest(tensor(result).nbytes)
-        self.arena_bytes = max(self.arena_bytes, end)
-        return Place(f"A({offset})", Region("arena", offset, end))
-
-    def _largest(self, size: Size) -> int:
-        names = size.symbols() if isinstance(size, Dim) else ()
-        return evaluate(size, {name: self.func.symbols[name].high for name in names})
+        return offset
 
     def _cache_operand(self, group: Group, result: int) -> Value:
         """The version of the cache that a result is the next version of."""
@@ -203,18 +166,3 @@ class _Planner:
         while value.producer is not None:
             value = value.producer.operands[0]
         return group.operand(value)
-
-    def _needs_barrier(self, reads: list[Region], writes: list[Region]) -> bool:
-        """Whether a hazard with a call since the last barrier exists; keeps the books."""
-        hazard = _meet(reads, self.pending_writes) or _meet(
-            writes, self.pending_writes + self.pending_reads
-        )
-        if hazard:
-            self.pending_reads, self.pending_writes = [], []
-        self.pending_reads += reads
-        self.pending_writes += writes
-        return hazard
-
-
-def _meet(some: list[Region], others: list[Region]) -> bool:
-    return any(a.overlaps(b) for a in some for b in others)

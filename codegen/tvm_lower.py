@@ -2,7 +2,7 @@
 
     for each row:
         for each stored value, in order:
-            loops over its outer axes; the last axis in vectors of the target's width, then a scalar tail
+            loops over its outer axes; the last axis in whole vectors, then a scalar tail
 
 Sums keep four vectors of partial results, joined in a fixed order. So a row's result depends on
 nothing but the row. The function takes plain pointers (no TVM calling convention, no assumption on

@@ -1,4 +1,4 @@
-"""Rotary embedding, head norms and the write of K and V to their pages, in one pass over q, k, v."""
+"""Rotary embedding, head norms and the write of K and V to their pages, in one pass."""
 
 from __future__ import annotations
 

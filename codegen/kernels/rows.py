@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferc.codegen.expressions import Unprintable, literal, uniform_constant
+from inferc.codegen.expressions import (
+    Line,
+    Load,
+    Printer,
+    Unprintable,
+    literal,
+    load_argument,
+    reachable,
+    uniform_constant,
+)
 from inferc.codegen.group import Group, has_rows, row_elements, tensor, through_reshape
-from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal, WeightUse
+from inferc.codegen.kernel import (
+    Answer,
+    KernelDef,
+    KernelOptions,
+    Layout,
+    Ok,
+    Refusal,
+    WeightUse,
+)
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
 
@@ -30,6 +47,9 @@ class EmbeddingParams:
     y: int
     width: int
     scale: str
+    loads: tuple[Load, ...]
+    lines: tuple[Line, ...]
+    value: str
 
 
 def table_of(group: Group) -> Value:
@@ -37,7 +57,7 @@ def table_of(group: Group) -> Value:
     return group.operand(group.ops("core.embedding")[0].operands[0])
 
 
-def _layout(group: Group) -> str:
+def _layout(group: Group) -> Layout:
     """A table that a matrix product reads too is stored once, in the product's layout."""
     alone = all(_is_lookup(use.op, use.index) for use in table_of(group).uses)
     return "rows" if alone and tensor(table_of(group)).dtype in _DENSE else "n16"
@@ -50,21 +70,31 @@ def _is_lookup(op: Op, index: int) -> bool:
     return all(u.op.name == "core.embedding" and u.index == 0 for u in op.body.args[index].uses)
 
 
-def _embedding_scale(group: Group) -> float:
-    """The constant that looked-up rows are multiplied by. Raises Unprintable for any other op."""
+def _is_scale(group: Group) -> float | None:
+    """The constant that looked-up rows are multiplied by if that is all there is, else None."""
     scale, value = 1.0, group.ops("core.embedding")[0].result
     while value is not through_reshape(group.body.results[0]):
         users = [op for op in value.users if op.name != "core.reshape"]
-        if len(users) != 1 or users[0].name not in ("core.mul", "core.cast"):
-            raise Unprintable(f"{users[0].name if users else 'nothing'} after the look-up")
-        for other in users[0].operands:
-            if other is value:
-                continue
-            if other.producer is None or other.producer.name != "core.constant":
-                raise Unprintable("a product with something that is no constant")
-            scale *= uniform_constant(other.producer)
+        if len(users) != 1 or users[0].name != "core.mul":
+            return None
+        (other,) = [v for v in users[0].operands if v is not value] or [value]
+        if other.producer is None or other.producer.name != "core.constant":
+            return None
+        scale *= uniform_constant(other.producer)
         value = users[0].result
     return scale
+
+
+def _epilogue(group: Group, width: int) -> tuple[tuple[Load, ...], tuple[Line, ...], str]:
+    """What is computed of a looked-up row `acc`, sixteen lanes at a time."""
+    printer = Printer(width, {group.ops("core.embedding")[0].result: "acc"})
+    loads = []
+    for arg in reachable(group.body.results, printer.known):
+        load = load_argument(arg, width, lambda pointer: f"{pointer} + row * kWidth + col")
+        printer.known[arg] = load.expression
+        loads.append(load)
+    value = printer.value(group.body.results[0])
+    return tuple(loads), tuple(printer.lines), value
 
 
 def _embedding_supports(group: Group, options: KernelOptions) -> Answer:
@@ -75,10 +105,13 @@ def _embedding_supports(group: Group, options: KernelOptions) -> Answer:
         return Refusal(f"a table {op.operands[0].type} with ids {op.operands[1].type}")
     if len(group.body.results) != 1 or tensor(op.operands[1]).rank != 1:
         return Refusal("expected one result, and one id a token")
+    width = row_elements(tensor(group.body.results[0]))
+    if width != row_elements(tensor(op.result)):
+        return Refusal(f"rows of {width} out of a table {op.operands[0].type}")
     try:
-        _embedding_scale(group)
+        _epilogue(group, width)
     except Unprintable as error:
-        return Refusal(str(error))
+        return Refusal(f"the epilogue: {error}")
     return Ok()
 
 
@@ -86,23 +119,29 @@ def _embedding_params(group: Group, options: KernelOptions, name: str) -> Embedd
     table, ids = group.ops("core.embedding")[0].operands
     layout, dtype = _layout(group), tensor(table).dtype
     element = _DENSE[dtype] if layout == "rows" else dtype.upper()
+    width, scale = row_elements(tensor(group.body.results[0])), _is_scale(group)
+    loads, lines, value = _epilogue(group, width) if scale is None else ((), (), "acc")
     return EmbeddingParams(
-        name, layout, element, table.index, ids.index, len(group.op.operands),
-        row_elements(tensor(group.body.results[0])), literal(_embedding_scale(group)),
+        name, layout, element, table.index, ids.index, len(group.op.operands), width,
+        literal(1.0 if scale is None else scale), loads, lines, value,
     )  # fmt: skip
+
+
+def _embedding_weights(group: Group) -> tuple[WeightUse, ...]:
+    table = group.ops("core.embedding")[0].operands[0].index
+    vectors = (a.index for a in group.body.args if group.is_weight(a) and a.index != table)
+    return (WeightUse(_layout(group), (table,)), *(WeightUse("vector", (i,)) for i in vectors))
 
 
 EMBEDDING = KernelDef(
     name="embedding",
-    summary="row look-up in a stored or packed table, times a constant",
+    summary="row look-up in a stored or packed table, and an element-wise epilogue",
     priority=10,
     matches=lambda group: len(group.ops("core.embedding")) == 1,
     supports=_embedding_supports,
     params=_embedding_params,
     template="embedding.cpp.j2",
-    weights=lambda group: (
-        WeightUse(_layout(group), (group.ops("core.embedding")[0].operands[0].index,)),  # type: ignore[arg-type]
-    ),
+    weights=_embedding_weights,
 )
 
 

@@ -1,5 +1,5 @@
 """Targets as data: instruction sets, compiler flags, vector width."""
 
-from inferc.codegen.targets.cpu import CpuTarget, parse_target
+from inferc.codegen.targets.cpu import CpuTarget, list_targets, parse_target
 
-__all__ = ["CpuTarget", "parse_target"]
+__all__ = ["CpuTarget", "list_targets", "parse_target"]

@@ -63,12 +63,29 @@ _EXTRAS = {
     "bf16": _Extra("avx512bf16", "-mavx512bf16"),
 }
 _LLVM_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
-KNOWN = (
+_SUMMARIES = {
+    "cpu:native": "the best of these that this machine can run",
+    "cpu:x86-64-v4+vnni+bf16": "AVX-512 with int8 and bf16 dot products (each optional)",
+    "cpu:x86-64-v4": "AVX-512 (F, BW, CD, DQ, VL)",
+    "cpu:x86-64-v3": "AVX2, FMA, F16C",
+    "cpu:portable": "any machine of this kind; slow",
+}
+KNOWN = tuple(_SUMMARIES)
+_OLD = (
     "cpu:native",
     *(t.name for t in _LEVELS.values()),
     "cpu:x86-64-v4+vnni+bf16",
     "cpu:portable",
 )
+
+
+def list_targets() -> list[tuple[str, str]]:
+    """Names and one line each; `cpu:native` says what it stands for here."""
+    native = native_target(host_machine(), host_isa()).name
+    return [
+        (name, f"{summary} (here: {native})" if name == "cpu:native" else summary)
+        for name, summary in _SUMMARIES.items()
+    ]
 
 
 def parse_target(spec: str) -> CpuTarget:

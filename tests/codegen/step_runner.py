@@ -138,7 +138,7 @@ class Compiled:
         self.pool = ctypes.c_void_p(self.library.inferc_pool_create(threads))
         self._load_weights(stored, folder)
         self._make_caches(pages)
-        self.arena = aligned(self.generated.arena_bytes)
+        self.arena = aligned(self.generated.memory.arena_bytes)
 
     def _load_weights(self, stored: Mapping[str, np.ndarray], folder: Path) -> None:
         path = folder / "packed.safetensors"

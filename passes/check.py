@@ -57,9 +57,12 @@ class Checker:
     In float64 if the model is small, else in float32, unless `precision` says which.
     """
 
-    def __init__(self, source: Module, *, precision: str | None = None) -> None:
+    def __init__(
+        self, source: Module, *, precision: str | None = None, tolerance: float | None = None
+    ) -> None:
         precision = precision or ("f64" if is_small(source) else "f32")
-        self.precision, self.tolerance = precision, TOLERANCE[precision]
+        self.precision = precision
+        self.tolerance = TOLERANCE[precision] if tolerance is None else tolerance
         self.prompts = canonical_prompts(source)
         params = RandomParams(source, precision)
         self.expected = [_whole(logits(source, p, params, precision)) for p in self.prompts]
@@ -83,15 +86,15 @@ class Checker:
 class CheckTranslation:
     """Instrument: compares the module with the source after every pass that changed it."""
 
-    def __init__(self, *, precision: str | None = None) -> None:
-        self.precision = precision
+    def __init__(self, *, precision: str | None = None, tolerance: float | None = None) -> None:
+        self.precision, self.tolerance = precision, tolerance
         self.results: dict[str, list[Comparison]] = {}  # by pass, as `NNN pass`
         self._checker: Checker | None = None
 
     def before(self, module: Module, pass_: Pass) -> None:
         """Before the first pass: compute what is expected."""
         if self._checker is None:
-            self._checker = Checker(module, precision=self.precision)
+            self._checker = Checker(module, precision=self.precision, tolerance=self.tolerance)
 
     def after(self, module: Module, pass_: Pass, record: PassRecord) -> None:
         """Raise TranslationError if the logits are further off than the tolerance."""

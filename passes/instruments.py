@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -31,10 +32,15 @@ class Verify:
     """Runs the verifier after every pass that changed the module.
 
     Also checks that no source module gets lost, from the first pass on.
+
+    Args:
+        dumps: folder of a Dump, for the message.
+        stages: stage that has to be reached after the pass of an index.
     """
 
-    def __init__(self, dumps: Path | None = None) -> None:
-        self.dumps, self.roots = dumps, dict[str, None]()
+    def __init__(self, dumps: Path | None = None, stages: Mapping[int, str] | None = None) -> None:
+        self.dumps, self.stages = dumps, stages or {}
+        self.roots: dict[str, None] = {}
 
     def before(self, module: Module, pass_: Pass) -> None:
         """Remember the source modules."""
@@ -47,7 +53,7 @@ class Verify:
         hint = f"To run the pass again: inferc opt {where} --pass '{record.name}' --verify"
         if not self.dumps:
             hint += " (--dump DIR writes the file)"
-        verify(module, roots=self.roots, hint=hint)
+        verify(module, stage=self.stages.get(record.index), roots=self.roots, hint=hint)
 
 
 class CheckFacts:
@@ -63,6 +69,22 @@ class CheckFacts:
         """Raise FactBroken if a fact does not hold."""
         self.facts = (self.facts - pass_.breaks) | pass_.ensures
         check_facts(module, self.facts, pass_.name)
+
+
+class StageTexts:
+    """Keeps the text of the module at the end of phases, for reports."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.names = names  # name of the phase that ends with the pass of an index
+        self.texts: dict[str, str] = {}
+
+    def before(self, module: Module, pass_: Pass) -> None:
+        """Nothing to do."""
+
+    def after(self, module: Module, pass_: Pass, record: PassRecord) -> None:
+        """Print the module if a phase ends here."""
+        if record.index in self.names:
+            self.texts[self.names[record.index]] = print_module(module)
 
 
 class Dump:

@@ -157,7 +157,8 @@ class _Writer:
             f'f32[B, S, {half}] loc("model.rotary", "R")'
         )
 
-    def norm(self, x: str, module: str, shape: tuple[int, ...] = (HIDDEN,)) -> str:
+    def norm(self, x: str, module: str, shape: tuple[int, ...] = ()) -> str:
+        shape = shape or (HIDDEN,)
         weights = [self.param(f"{module}.weight", shape[-1:])]
         kind = "layer_norm" if self.m.norm.startswith("layer") else "rms_norm"
         if self.m.norm == "layer":

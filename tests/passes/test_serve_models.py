@@ -93,7 +93,7 @@ def test_run_time_is_nearly_linear_in_layers() -> None:
     times = []
     for layers in (20, 80):
         module = nn_models.build("gemma3", layers=layers)
-        start = time.perf_counter()
+        start = time.process_time()
         compiled(module)
-        times.append(time.perf_counter() - start)
-    assert times[1] < 8 * times[0], times
+        times.append(time.process_time() - start)
+    assert times[1] < 10 * times[0], times  # 4 times the ops; quadratic would be 16

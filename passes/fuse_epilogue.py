@@ -7,9 +7,9 @@
 ```
 
 Takes bias, residual add, scales, soft-cap, and any other element-wise ops on the rows of the
-result, as long as one value comes out. Pays because the product itself is never written and read again.
-Linears go from last to first: of a sum of two products the later one takes the add. Does not fire
-where the product is read elsewhere too.
+result, as long as one value comes out. Pays because the product itself is never written and read
+again. Linears go from last to first: of a sum of two products the later one takes the add. Does not
+fire where the product is read elsewhere too.
 """
 
 from __future__ import annotations

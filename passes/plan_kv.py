@@ -5,8 +5,8 @@
 ```
 
 All caches of a step share one page table, so they share the page size; a page holds the same tokens
-in every cache, and a block of memory to the runtime is one page of each. Refuses a page size that the
-attention kernels cannot walk.
+in every cache, and a block of memory to the runtime is one page of each. Refuses a page size that
+the attention kernels cannot walk.
 """
 
 from __future__ import annotations

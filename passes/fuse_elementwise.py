@@ -23,7 +23,7 @@ from inferc.passes.base import Pass, PassContext
 from inferc.passes.fusion import NORMS, POINTWISE, VIEWS, Fuser, pointwise_like
 from inferc.passes.rebuild import step_funcs
 
-PATTERN = "elementwise"
+PATTERN, ALONE = "elementwise", "alone"
 _REDUCTIONS = frozenset({"core.sum", "core.mean", "core.amax", "core.softmax"})
 _KINDS = {
     "core.linear": "linear",
@@ -49,8 +49,10 @@ class FuseElementwise(Pass):
         for func in step_funcs(module):
             fuser = Fuser(func, context.rewriter(func), context)
             for op in fuser.ops():
-                if op.results[0].uses or func.is_result(op.results[0]):
-                    fuser.fuse(_members(fuser, op), _KINDS.get(op.name, "elementwise"), PATTERN)
+                if any(r.uses or func.is_result(r) for r in op.results):
+                    members = _members(fuser, op)
+                    pattern = PATTERN if len(members) > 1 else ALONE
+                    fuser.fuse(members, _KINDS.get(op.name, "elementwise"), pattern)
             _erase_constants(func, fuser.rewriter)
 
 

@@ -93,7 +93,6 @@ def split_fused(op: Op, edit: Edit) -> Value | None:
     if readers != {id(gate), id(up)} or edit.func.is_result(fused):
         edit.refuse("the fused projection has another reader than gate and up")
         return None
-    edit.covers(fused.producer, gate, up)
     return edit.like(op, _part(fused, gate, "gate_proj", edit), _part(fused, up, "up_proj", edit))
 
 
@@ -106,13 +105,13 @@ def _slice_of_linear(value: Value) -> Op | None:
 
 def _part(fused: Value, part: Op, name: str, edit: Edit) -> Value:
     """The linear over the rows of the fused weight (and bias) that a slice keeps."""
-    assert fused.producer is not None
-    x, *weights = fused.producer.operands
-    rows = [
-        edit.op(
-            "core.slice", weight, axis=0, start=size_attr(part, "start"),
-            stop=size_attr(part, "stop"), step=int_attr(part, "step"),
-        )
-        for weight in weights
-    ]  # fmt: skip
-    return edit.op("core.linear", x, *rows, hint=name)
+    linear = fused.producer
+    assert linear is not None
+    x, *weights = linear.operands
+    attrs = {
+        "axis": 0, "start": size_attr(part, "start"), "stop": size_attr(part, "stop"),
+        "step": int_attr(part, "step"),
+    }  # fmt: skip
+    of = [linear, part]
+    rows = [edit.add("core.slice", weight, attrs=attrs, of=of).result for weight in weights]
+    return edit.add("core.linear", x, *rows, attrs={}, of=of, hint=name).result

@@ -56,6 +56,8 @@ _DESCRIPTIVE: dict[str, tuple[Any, ...]] = {
     "use_parallel_block": (True,),
     "use_parallel_embedding": (True,),
 }
+# Older names that files give beside the new one; harmless where both say the same.
+_RESTATED = {"hidden_act": "hidden_activation"}
 # Read by the rope machinery that all config classes with `rope_parameters` share.
 _ROPE_FIELDS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"})
 
@@ -79,7 +81,7 @@ def build(config: Mapping[str, Any]) -> PreTrainedConfig:
             f"config.json says architecture {wanted[0]}, but only causal language models can be "
             f"compiled; for model_type {kind} that is {model_class.__name__}."
         )
-    _check_fields(fields, type(built), model_class)
+    _check_fields(fields, built, model_class)
     _check_rope_kept(fields, built)
     return built  # type: ignore[no-any-return]
 
@@ -91,8 +93,9 @@ def context_limit(config: PreTrainedConfig) -> int | None:
 
 
 def _check_fields(
-    fields: Mapping[str, Any], config_class: type, model_class: type[nn.Module]
+    fields: Mapping[str, Any], config: PreTrainedConfig, model_class: type[nn.Module]
 ) -> None:
+    config_class = type(config)
     known = {f.name for f in dataclasses.fields(config_class)} | _IRRELEVANT
     known |= set(config_class.attribute_map) | set(GenerationConfig().to_dict())
     if "rope_parameters" in known:
@@ -103,6 +106,7 @@ def _check_fields(
         if name not in known
         and value not in (None, False, "", [], {})  # switched off
         and value not in _DESCRIPTIVE.get(name, ())
+        and not (name in _RESTATED and value == getattr(config, _RESTATED[name], None))
     ]
     if unknown:
         named = _names_in_code(config_class) | _names_in_code(model_class)

@@ -12,6 +12,8 @@ from inferc.ir.lexer import ParseError, Token, caret, tokens
 from inferc.ir.location import DerivedLoc, FusedLoc, Location, ModuleLoc
 from inferc.ir.types import CacheType, TensorType, Type
 
+__all__ = ["ParseError", "parse_func", "parse_module", "parse_specs"]
+
 
 @dataclass(frozen=True)
 class _Statement:

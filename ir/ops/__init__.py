@@ -1,5 +1,5 @@
 """Op cards, one file a family. Importing the package fills the table."""
 
-from inferc.ir.ops import contract, elementwise, nn, serve, shape
+from inferc.ir.ops import attention, contract, elementwise, lookup, nn, serve, shape, source
 
-__all__ = ["contract", "elementwise", "nn", "serve", "shape"]
+__all__ = ["attention", "contract", "elementwise", "lookup", "nn", "serve", "shape", "source"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferc.ir.card import Attrs, TypeMismatch
-from inferc.ir.dims import Size, known_eq
+from inferc.ir.dims import Dim, Size, known_eq
 from inferc.ir.types import TensorType, Type
 
 
@@ -76,6 +76,17 @@ def broadcast(op: str, *shapes: tuple[Size, ...]) -> tuple[Size, ...]:
                 raise TypeMismatch(f"{op}: cannot broadcast {' with '.join(map(str, shapes))}")
         out.append(size)
     return tuple(out)
+
+
+SIZE = (int, Dim)
+
+
+def sizes_of(attrs: Attrs, name: str) -> tuple[Size, ...]:
+    """The checked attribute `name`, a tuple of sizes."""
+    sizes = attrs[name]
+    if not isinstance(sizes, tuple) or not all(isinstance(s, SIZE) for s in sizes):
+        raise TypeMismatch(f"attribute {name!r} must be a tuple of sizes, found {sizes!r}")
+    return sizes  # type: ignore[return-value]
 
 
 def axis_of(op: str, axis: object, rank: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
+from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, register
 from inferc.ir.dims import Size, product
 from inferc.ir.ops._shapes import Dims, axes_of, axis_of, broadcast, same_dtype, tensor_of
 from inferc.ir.types import TensorType, Type
@@ -48,6 +48,10 @@ register(
             Sample((TensorType((3, 8), "f32"), TensorType((5, 8), "f32"), TensorType((5,), "f32"))),
             Sample((TensorType((3, 32), "f32"), TensorType((5, 32), "q4_1"))),
         ),
+        refused=(
+            BadSample((TensorType((3, 8), "f32"), TensorType((5, 7), "f32")), {}, "dim K is 8"),
+            BadSample((TensorType((3, 8), "i32"), TensorType((5, 8), "f32")), {}, "must be f32"),
+        ),
     )
 )
 
@@ -81,6 +85,10 @@ register(
         samples=(
             Sample((TensorType((2, 3, 4), "f32"), TensorType((2, 4, 5), "f32"))),
             Sample((TensorType((2, 1, 4, 1), "f32"), TensorType((1, 3), "f32"))),
+        ),
+        refused=(
+            BadSample((TensorType((3, 4), "f32"), TensorType((5, 3), "f32")), {}, "dim K is 4"),
+            BadSample((TensorType((4,), "f32"), TensorType((4, 3), "f32")), {}, "two matrices"),
         ),
     )
 )
@@ -122,6 +130,7 @@ for _name, _function in {"sum": np.sum, "mean": np.mean, "amax": np.max}.items()
             attrs=_REDUCE_ATTRS,
             flops=_elements,
             samples=_REDUCE_SAMPLES,
+            refused=(BadSample((TensorType((3, 5), "f32"),), {"axes": (2,)}, "axis 2"),),
         )
     )
 
@@ -148,5 +157,6 @@ register(
         attrs=(Attr("axis", (int,)),),
         flops=lambda types, attrs: _elements(types, attrs) * 12,
         samples=(Sample((TensorType((3, 5), "f32"),), {"axis": -1}),),
+        refused=(BadSample((TensorType((3, 5), "f32"),), {"axis": 2}, "axis 2"),),
     )
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
+from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, register
 from inferc.ir.dims import Size
 from inferc.ir.ops._shapes import broadcast, same_dtype, tensor_of
 from inferc.ir.types import DTYPES, TensorType, Type, numpy_dtype
@@ -108,6 +108,11 @@ def _samples(operands: int) -> tuple[Sample, ...]:
     )
 
 
+_BAD_PAIRS = (
+    BadSample((TensorType((3, 5), "f32"), TensorType((3,), "f32")), {}, "cannot broadcast"),
+    BadSample((TensorType((3, 5), "f32"), TensorType((5,), "i32")), {}, "cast first"),
+    BadSample((TensorType((3, 32), "q8_0"), TensorType((3, 32), "q8_0")), {}, "block-quantised"),
+)
 for _name, (_function, _flops) in _UNARY.items():
     _samples_of = _samples(1)
     if _name == "logical_not":
@@ -126,6 +131,7 @@ for _name, (_function, _flops) in _BINARY.items():
         Card(
             f"core.{_name}", f"Element-wise {_name} with broadcasting.", ("a: [..]", "b: [..]"),
             _infer(f"core.{_name}"), _function, flops=_count(_flops), samples=_pair,
+            refused=_BAD_PAIRS,
         )
     )  # fmt: skip
 for _name, _function in _COMPARE.items():
@@ -133,6 +139,7 @@ for _name, _function in _COMPARE.items():
         Card(
             f"core.{_name}", f"Element-wise comparison {_name}.", ("a: [..]", "b: [..]"),
             _infer(f"core.{_name}", "bool"), _function, flops=_count(1), samples=_samples(2),
+            refused=_BAD_PAIRS,
         )
     )  # fmt: skip
 
@@ -174,6 +181,7 @@ register(
                 (TensorType((3, 5), "bool"), TensorType((3, 5), "f32"), TensorType((5,), "f32"))
             ),
         ),
+        refused=(BadSample((TensorType((3,), "f32"),) * 3, {}, "condition must be bool"),),
     )
 )
 

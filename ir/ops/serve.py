@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
+from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, register
 from inferc.ir.dims import Size, sym
 from inferc.ir.ops._shapes import Dims
-from inferc.ir.ops.nn import attend, causal_mask
+from inferc.ir.ops.attention import attend, causal_mask
 from inferc.ir.types import CacheType, TensorType, Type
 
 CacheArrays = tuple[np.ndarray, np.ndarray]  # K, V pools as CacheType lays them out
@@ -64,6 +64,10 @@ register(
         writes=_append_writes,
         stateful=True,
         samples=(Sample((_CACHE, *_NEW), values={3: (5, 2, 0)}),),
+        refused=(
+            BadSample((_NEW[0], *_NEW), {}, "expected a cache"),
+            BadSample((_CACHE, _NEW[1], *_NEW[1:]), {}, "dim D is 8"),
+        ),
     )
 )
 
@@ -167,6 +171,14 @@ register(
         samples=tuple(
             Sample(_PAGED, {"scale": 0.35, **extra}, _PAGED_VALUES)
             for extra in ({}, {"window": 2}, {"softcap": 20.0})
+        ),
+        refused=(
+            BadSample(
+                (TensorType((4, 3, 8), "f32"), *_PAGED[1:]), {"scale": 1.0}, "no multiple of 2"
+            ),
+            BadSample(
+                (*_PAGED[:3], TensorType((2,), "i32"), *_PAGED[4:]), {"scale": 1.0}, "dim R + 1"
+            ),
         ),
     )
 )  # fmt: skip

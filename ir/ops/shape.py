@@ -1,85 +1,19 @@
-"""Ops that move or select elements, constants and parameters."""
+"""Ops that move or select elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from inferc.ir.card import Attr, Attrs, Card, Sample, TypeMismatch, register
-from inferc.ir.dims import Dim, Size, known_eq, known_le, product
-from inferc.ir.ops._shapes import axis_of, compute_dtype, tensor_of
-from inferc.ir.types import DTYPES, TensorType, Type, numpy_dtype
-
-_SIZE = (int, Dim)
-
-
-def _bad_param(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("parameters are bound by the interpreter")
-
-
-def _no_infer(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    raise TypeMismatch("the result type of this op is given, not inferred")
-
-
-register(
-    Card(
-        "param",
-        "A stored parameter of the model.",
-        (),
-        _no_infer,
-        _bad_param,
-        (Attr("name", (str,)),),
-    )
-)
-
-
-def _sizes(attrs: Attrs, name: str) -> tuple[Size, ...]:
-    sizes = attrs[name]
-    if not isinstance(sizes, tuple) or not all(isinstance(s, _SIZE) for s in sizes):
-        raise TypeMismatch(f"attribute {name!r} must be a tuple of sizes, found {sizes!r}")
-    return sizes  # type: ignore[return-value]
-
-
-def _infer_constant(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    shape, values = _sizes(attrs, "shape"), attrs["values"]
-    assert isinstance(values, tuple)
-    if product(shape) != len(values):
-        raise TypeMismatch(f"core.constant: {len(values)} values for shape {shape}")
-    return (TensorType(shape, str(attrs["dtype"])),)
-
-
-register(
-    Card(
-        "core.constant",
-        "A small constant, its values in row-major order.",
-        (),
-        _infer_constant,
-        lambda values, shape, dtype: np.array(values).reshape(shape).astype(numpy_dtype(dtype)),
-        attrs=(
-            Attr("values", (tuple,)),
-            Attr("shape", (tuple,)),
-            Attr("dtype", (str,), choices=DTYPES),
-        ),
-        samples=(Sample((), {"values": (1.5, 2.0), "shape": (2,), "dtype": "f32"}),),
-    )
-)
-register(
-    Card(
-        "core.iota",
-        "0, 1, 2 … size - 1.",
-        (),
-        lambda types, attrs: (TensorType((attrs["size"],), str(attrs["dtype"])),),  # type: ignore[arg-type]
-        lambda size, dtype: np.arange(size).astype(numpy_dtype(dtype)),
-        attrs=(Attr("size", _SIZE), Attr("dtype", (str,), choices=DTYPES)),
-        samples=(Sample((), {"size": 5, "dtype": "i64"}),),
-    )
-)
+from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, register
+from inferc.ir.dims import Size, known_eq, known_le, product
+from inferc.ir.ops._shapes import SIZE, axis_of, sizes_of, tensor_of
+from inferc.ir.types import TensorType, Type
 
 
 def _infer_reshape(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    x, shape = tensor_of("core.reshape", "x", types[0]), _sizes(attrs, "shape")
+    x, shape = tensor_of("core.reshape", "x", types[0]), sizes_of(attrs, "shape")
     if known_eq(x.elements, product(shape)) is not True:
         raise TypeMismatch(
             f"core.reshape: {x} has {x.elements} elements, {shape} has {product(shape)}"
@@ -98,6 +32,10 @@ register(
         lambda x, shape: x.reshape(shape),
         attrs=(Attr("shape", (tuple,)),),
         samples=(Sample((TensorType((4, 6), "f32"),), {"shape": (2, 12)}),),
+        refused=(
+            BadSample((TensorType((4, 6), "f32"),), {"shape": (5, 5)}, "has 24 elements"),
+            BadSample((TensorType((2, 64), "q8_0"),), {"shape": (4, 32)}, "last axis must stay"),
+        ),
     )
 )
 
@@ -121,6 +59,10 @@ register(
         lambda x, perm: np.transpose(x, perm),
         attrs=(Attr("perm", (tuple,)),),
         samples=(Sample((TensorType((2, 3, 4), "f32"),), {"perm": (0, 2, 1)}),),
+        refused=(
+            BadSample((TensorType((2, 3), "f32"),), {"perm": (0, 0)}, "no permutation"),
+            BadSample((TensorType((2, 32), "q8_0"),), {"perm": (1, 0)}, "must stay last"),
+        ),
     )
 )
 
@@ -129,8 +71,9 @@ def _infer_slice(types: Sequence[Type], attrs: Attrs) -> tuple[TensorType]:
     x = tensor_of("core.slice", "x", types[0])
     axis = axis_of("core.slice", attrs["axis"], x.rank)
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
-    assert isinstance(start, _SIZE) and isinstance(stop, _SIZE) and isinstance(step, int)
-    if known_le(0, start) is False or known_le(stop, x.shape[axis]) is False or step < 1:
+    assert isinstance(start, SIZE) and isinstance(stop, SIZE) and isinstance(step, int)
+    inside = (known_le(0, start), known_le(start, stop), known_le(stop, x.shape[axis]))
+    if False in inside or step < 1:
         raise TypeMismatch(f"core.slice: {start}..{stop} step {step} of axis {axis} of {x}")
     if x.is_block and axis == x.rank - 1:
         raise TypeMismatch(f"core.slice: {x} is block-quantised along axis {axis}")
@@ -156,12 +99,23 @@ register(
         reads=lambda types, attrs: (_infer_slice(types, attrs)[0].nbytes,),
         attrs=(
             Attr("axis", (int,)),
-            Attr("start", _SIZE),
-            Attr("stop", _SIZE),
+            Attr("start", SIZE),
+            Attr("stop", SIZE),
             Attr("step", (int,), False, 1),
         ),
         samples=(
             Sample((TensorType((4, 6), "f32"),), {"axis": 1, "start": 1, "stop": 6, "step": 2}),
+        ),
+        refused=(
+            BadSample(
+                (TensorType((4, 6), "f32"),), {"axis": 1, "start": 1, "stop": 7}, "1..7 step 1"
+            ),
+            BadSample(
+                (TensorType((4, 6), "f32"),), {"axis": 1, "start": 4, "stop": 2}, "4..2 step 1"
+            ),
+            BadSample(
+                (TensorType((4, 64), "q8_0"),), {"axis": 1, "start": 0, "stop": 32}, "block-quant"
+            ),
         ),
     )
 )
@@ -196,12 +150,20 @@ register(
         lambda *x, axis: np.concatenate(x, axis),
         attrs=(Attr("axis", (int,)),),
         samples=(Sample((TensorType((2, 3), "f32"), TensorType((2, 4), "f32")), {"axis": 1}),),
+        refused=(
+            BadSample(
+                (TensorType((2, 3), "f32"), TensorType((3, 4), "f32")), {"axis": 1}, "does not fit"
+            ),
+            BadSample(
+                (TensorType((2, 3), "f32"), TensorType((3,), "f32")), {"axis": 0}, "does not fit"
+            ),
+        ),
     )
 )
 
 
 def _infer_broadcast_to(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    x, shape = tensor_of("core.broadcast_to", "x", types[0]), _sizes(attrs, "shape")
+    x, shape = tensor_of("core.broadcast_to", "x", types[0]), sizes_of(attrs, "shape")
     tail = shape[len(shape) - x.rank :]
     if len(shape) < x.rank or any(
         a != 1 and known_eq(a, b) is not True for a, b in zip(x.shape, tail, strict=True)
@@ -219,71 +181,6 @@ register(
         lambda x, shape: np.broadcast_to(x, shape),
         attrs=(Attr("shape", (tuple,)),),
         samples=(Sample((TensorType((3, 1), "f32"),), {"shape": (2, 3, 4)}),),
-    )
-)
-
-
-def _infer_gather_rows(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    x, rows = (
-        tensor_of("core.gather_rows", "x", types[0]),
-        tensor_of("core.gather_rows", "rows", types[1]),
-    )
-    if rows.rank != 1 or rows.dtype not in ("i32", "i64") or x.rank < 1:
-        raise TypeMismatch(
-            f"core.gather_rows: x must have an axis, rows be i32[L]; found {x}, {rows}"
-        )
-    return (x.with_shape((rows.shape[0], *x.shape[1:])),)
-
-
-def _row_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
-    x, rows = types
-    assert isinstance(x, TensorType) and isinstance(rows, TensorType)
-    return x.with_shape((rows.shape[0], *x.shape[1:])).nbytes, rows.nbytes
-
-
-register(
-    Card(
-        "core.gather_rows",
-        "Rows of x by index.",
-        ("x: [T, ..]", "rows: [L]"),
-        _infer_gather_rows,
-        lambda x, rows: x[rows],
-        reads=_row_reads,
-        samples=(Sample((TensorType((5, 3), "f32"), TensorType((2,), "i32")), values={1: (4, 1)}),),
-    )
-)
-
-
-def _infer_embedding(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
-    w, ids = (
-        tensor_of("core.embedding", "w", types[0]),
-        tensor_of("core.embedding", "ids", types[1]),
-    )
-    if w.rank != 2 or ids.dtype not in ("i32", "i64"):
-        raise TypeMismatch(f"core.embedding: needs w [V, H] and integer ids, found {w} and {ids}")
-    return (TensorType((*ids.shape, w.shape[1]), compute_dtype(w)),)
-
-
-def _embedding_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
-    w, ids = types
-    assert isinstance(w, TensorType) and isinstance(ids, TensorType)
-    return w.with_shape((*ids.shape, w.shape[1])).nbytes, ids.nbytes
-
-
-register(
-    Card(
-        "core.embedding",
-        "Row ids of the table w, dequantised.",
-        ("w: [V, H]", "ids: [..]"),
-        _infer_embedding,
-        lambda w, ids: w[ids],
-        reads=_embedding_reads,
-        samples=(
-            Sample(
-                (TensorType((7, 4), "f32"), TensorType((2, 3), "i64")),
-                values={1: (0, 6, 3, 3, 1, 2)},
-            ),
-            Sample((TensorType((7, 32), "q8_0"), TensorType((3,), "i32")), values={1: (6, 0, 5)}),
-        ),
+        refused=(BadSample((TensorType((3,), "f32"),), {"shape": (4,)}, "does not broadcast"),),
     )
 )

@@ -65,7 +65,13 @@ def _chosen(argv: Sequence[str]) -> str | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are printed as one paragraph."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    args = parser(_chosen(argv)).parse_args(argv)
+    top = parser(_chosen(argv))
+    args, rest = top.parse_known_args(argv)
+    # argparse takes an optional positional only when it stands before the options.
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(args, "prompt", "") is None:
+        args.prompt, rest = rest[0], []
+    if rest:
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(args.run(args) or 0)
     except InfercError as error:

@@ -210,6 +210,8 @@ def parse_size(text: str) -> Size:
     """Read what `str(size)` writes, e.g. `2*B*S + 1`."""
     total: Size = 0
     position = 0
+    if not text.strip():
+        raise ValueError("not a size: ''")
     while position < len(text):
         match = _TERM.match(text, position)
         if match is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from inferc.ir.core import Module, Op
 from inferc.ir.types import TensorType
 
 ALIGNMENT_BYTES = 64
+_TILE_ROWS = 16
+_SLAB_BYTES = 8 << 20
 Progress = Callable[[str, int, int], None]  # name of the tensor, bytes done, bytes in all
 
 
@@ -98,15 +100,21 @@ def _packed_bytes(layout: str, dtype: str, shape: tuple[int, ...]) -> int:
     return 4 * int(np.prod(shape))
 
 
-def pack_item(item: PackItem, weights: list[Weight]) -> NDArray[np.uint8]:
-    """The bytes of an item."""
-    if item.layout == "n16":
-        return packing.pack(item.dtype, weights[0].rows())
-    if item.layout == "n16_pair":
-        return packing.pack_pair(item.dtype, weights[0].rows(), weights[1].rows())
+def packed_slabs(item: PackItem, weights: list[Weight]) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of an item, some tiles of rows at a time: tiles stand one after another."""
     if item.layout == "rows":
-        return weights[0].rows().reshape(-1)
-    return np.ascontiguousarray(weights[0].values()).view(np.uint8).reshape(-1)
+        yield weights[0].rows().reshape(-1)
+    elif item.layout == "vector":
+        yield np.ascontiguousarray(weights[0].values()).view(np.uint8).reshape(-1)
+    else:
+        rows = [w.rows() for w in weights]
+        step = max(_SLAB_BYTES // rows[0].shape[1] // _TILE_ROWS, 1) * _TILE_ROWS
+        for start in range(0, rows[0].shape[0], step):
+            slab = [r[start : start + step] for r in rows]
+            if item.layout == "n16":
+                yield packing.pack(item.dtype, slab[0])
+            else:
+                yield packing.pack_pair(item.dtype, slab[0], slab[1])
 
 
 def _padded(nbytes: int) -> int:
@@ -123,18 +131,20 @@ def write_weights(
 ) -> tuple[int, ...]:
     """Evaluate, pack and write every item; returns the offsets in the file.
 
-    One tensor with its packed form is resident. The file is safetensors: `u8` tensors, each padded
-    to 64 bytes and beginning at a multiple of 64.
+    One stored tensor and a slab of its packed form are resident. The file is safetensors: `u8`
+    tensors, each padded to 64 bytes and beginning at a multiple of 64.
     """
     header, starts = _header(plan)
     total, done = plan.weights_bytes, 0
     with path.open("wb") as stream:
         stream.write(header)
         for item in plan.items:
-            packed = _packed(item, module, read)
-            stream.write(packed.data)
-            stream.write(b"\0" * (_padded(item.nbytes) - item.nbytes))
-            del packed
+            written = 0
+            for slab in packed_slabs(item, _weights_of(item, module, read)):
+                stream.write(slab.data)
+                written += slab.nbytes
+            _check_size(item, written)
+            stream.write(b"\0" * (_padded(written) - written))
             for source in item.sources(module):
                 release(source)
             done += _padded(item.nbytes)
@@ -142,20 +152,19 @@ def write_weights(
     return tuple(len(header) + start for start in starts)
 
 
-def _packed(item: PackItem, module: Module, read: Read) -> NDArray[np.uint8]:
-    dtype_of = {"vector": None}.get(item.layout, item.dtype)
+def _weights_of(item: PackItem, module: Module, read: Read) -> list[Weight]:
     weights = []
     for param in item.params:
         type_ = _param_type(module, param)
-        if dtype_of is not None and type_.dtype != dtype_of:
-            raise CompileError(f"Weight {param}: planned as {dtype_of}, found {type_}.")
+        if item.layout != "vector" and type_.dtype != item.dtype:
+            raise CompileError(f"Weight {param}: planned as {item.dtype}, found {type_}.")
         weights.append(weight_value(module, param, type_, read))
-    packed = pack_item(item, weights)
-    if packed.nbytes != item.nbytes:
-        raise CompileError(
-            f"Weight {item.name}: packed to {packed.nbytes} bytes, planned {item.nbytes}."
-        )
-    return packed
+    return weights
+
+
+def _check_size(item: PackItem, written: int) -> None:
+    if written != item.nbytes:
+        raise CompileError(f"Weight {item.name}: packed to {written} bytes, planned {item.nbytes}.")
 
 
 def _param_type(module: Module, name: str) -> TensorType:

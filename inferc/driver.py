@@ -20,9 +20,10 @@ from inferc.codegen.toolchain import Compiler, find_compiler
 from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_model
 from inferc.packaging import Package, fill_artifact
-from inferc.passes.instruments import CheckFacts, Dump, Instrument, Verify
+from inferc.passes.check import CheckTranslation
+from inferc.passes.instruments import CheckFacts, Dump, Instrument, StageTexts, Verify
 from inferc.passes.manager import run_passes
-from inferc.passes.pipeline import PipelineOptions, pipeline
+from inferc.passes.pipeline import PipelineOptions, phase_ends, pipeline
 from inferc.passes.plan_memory import PlanMemory
 from inferc.passes.record import PassRecord
 from inferc.runtime.artifact import Manifest
@@ -44,7 +45,7 @@ class CompileOptions:
         context_tokens: longest sequence; None for the model's own limit. It costs no memory before
             it is used, but decides which factors a longrope model uses.
         tvm: lower row kernels by TVM; None if it is installed.
-        check_passes: verify the module and the facts after every pass.
+        check_passes: verify module and facts after every pass, and interpret it before and after.
         dump: folder for the module after every pass.
         overwrite: replace an artifact that is there.
     """
@@ -145,18 +146,21 @@ class _Job:
         options = self.options
         limits = PipelineOptions(
             step_tokens=options.step_tokens,
-            sequences=min(options.sequences, options.step_tokens),
+            sequences=options.sequences,
             context_tokens=model.facts.context_tokens,
             page_tokens=options.page_tokens,
             kv_dtype=options.kv_dtype,
         )
-        instruments: list[Instrument] = [_Tell(self.tell)]
+        stages = {index: phase.stage for index, phase in phase_ends().items()}
+        texts = StageTexts({i: stage for i, stage in stages.items() if stage == "nn"})
+        instruments: list[Instrument] = [_Tell(self.tell), texts]
         if options.check_passes:
-            instruments += [Verify(options.dump), CheckFacts()]
+            instruments += [Verify(options.dump, stages), CheckFacts(), CheckTranslation()]
         if options.dump is not None:
             instruments.append(Dump(options.dump))
         passes = [*pipeline(limits), select, PlanMemory()]
-        return run_passes(model.module, passes, instruments=instruments), {}
+        records = run_passes(model.module, passes, instruments=instruments)
+        return records, texts.texts
 
     def _package(
         self,

@@ -38,7 +38,7 @@ constexpr int direct_columns(int rows) {
 constexpr int kChunkTiles = 4;     // tiles whose results wait for the epilogue together
 constexpr int kPairTiles = 2;     // the same over decoded panels
 constexpr int kPanelK = 256;       // k of a decoded weight panel: 32 KiB for two tiles in f32
-constexpr int kPrefetchBytes = 1024;
+constexpr int kPrefetchBytes = 2048;
 
 // ---- decoding and multiplying, by arithmetic --------------------------------------------------------
 
@@ -121,6 +121,18 @@ INFERC_INLINE f32x16 finish_group(f32x16 total, f32x16 scale, const f32x16 *mini
     return total;
 }
 
+// Lines to come of C neighbouring tiles, `offset` bytes into them: behind the end of a tile goes its
+// successor C tiles on, which the same stream reads next.
+template <int C>
+INFERC_INLINE void prefetch_tiles(const uint8_t *tile, int64_t stride, int64_t offset, int64_t nbytes) {
+    offset += kPrefetchBytes;
+    if (offset >= stride) offset += (C - 1) * stride;
+    INFERC_UNROLL
+    for (int c = 0; c < C; c++)
+        INFERC_UNROLL
+        for (int64_t line = 0; line < nbytes; line += 64) prefetch(tile + c * stride + offset + line);
+}
+
 INFERC_INLINE void store_vector(uint8_t *p, f32x16 v) { store((float *)p, v); }
 INFERC_INLINE void store_vector(uint8_t *p, i32x16 v) { store_i(p, v); }
 INFERC_INLINE void load_vector(const uint8_t *p, f32x16 *v) { *v = load((const float *)p); }
@@ -139,12 +151,11 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
         for (int c = 0; c < C; c++) acc[r][c] = zero();
     const uint8_t *units = a.units;
     for (int64_t step = 0; step < ceil_div(k, 2); step++) {
+        const uint8_t *at = tile + step * W::step_bytes;
+        prefetch_tiles<C>(tile, stride, step * W::step_bytes, W::step_bytes);
         typename Op::Vector w[C][Op::vectors];
         INFERC_UNROLL
-        for (int c = 0; c < C; c++) {
-            prefetch(tile + c * stride + kPrefetchBytes);
-            Op::decode(tile + c * stride, 0, 0, w[c]);
-        }
+        for (int c = 0; c < C; c++) Op::decode(at + c * stride, 0, 0, w[c]);
         INFERC_UNROLL
         for (int v = 0; v < Op::vectors; v++) {
             INFERC_UNROLL
@@ -154,7 +165,6 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
                     acc[r][c] = Op::multiply(acc[r][c], w[c][v], units + 4 * (v * R + r));
         }
         units += 4 * Op::vectors * R;
-        tile += W::step_bytes;
     }
     INFERC_UNROLL
     for (int r = 0; r < R; r++)
@@ -170,10 +180,7 @@ INFERC_INLINE void direct_group(typename Operand<W, Math>::Acc (&acc)[R][C], con
     for (int v = 0; v < W::group / 4; v++) {
         typename Op::Vector w[C][Op::vectors];
         INFERC_UNROLL
-        for (int c = 0; c < C; c++) {
-            prefetch(record + c * stride + kPrefetchBytes + 64 * v);
-            Op::decode(record + c * stride, g, v, w[c]);
-        }
+        for (int c = 0; c < C; c++) Op::decode(record + c * stride, g, v, w[c]);
         INFERC_UNROLL
         for (int i = 0; i < Op::vectors; i++) {
             INFERC_UNROLL
@@ -198,18 +205,20 @@ INFERC_INLINE void direct_blocks(const Panel &a, const uint8_t *tile, int64_t st
         for (int c = 0; c < C; c++) total[r][c] = zero();
     const uint8_t *units = a.units;
     int64_t group = 0;
-    for (int64_t b = 0; b < k / W::block; b++, tile += W::record_bytes) {
+    for (int64_t b = 0; b < k / W::block; b++) {
+        const uint8_t *record = tile + b * W::record_bytes;
         f32x16 scale[C][kGroups], minimum[C][kGroups];
         INFERC_UNROLL
-        for (int c = 0; c < C; c++)
-            W::scales(AllLanes{}, tile + c * stride, scale[c], minimum[c]);
+        for (int c = 0; c < C; c++) W::scales(AllLanes{}, record + c * stride, scale[c], minimum[c]);
         for (int g = 0; g < kGroups; g++, group++) {
+            prefetch_tiles<C>(tile, stride, b * W::record_bytes + g * (W::record_bytes / kGroups),
+                              W::record_bytes / kGroups);
             typename Op::Acc acc[R][C];
             INFERC_UNROLL
             for (int r = 0; r < R; r++)
                 INFERC_UNROLL
                 for (int c = 0; c < C; c++) acc[r][c] = Op::start(a, group * R + r);
-            direct_group<W, Math, R, C>(acc, tile, stride, g, units);
+            direct_group<W, Math, R, C>(acc, record, stride, g, units);
             units += W::group / 4 * Op::vectors * 4 * R;
             INFERC_UNROLL
             for (int c = 0; c < C; c++) {

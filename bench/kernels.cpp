@@ -1,0 +1,182 @@
+// Probes of the machine and instances of the kernels for kernels.py. Each function runs once on a pool.
+#include "attention.h"
+#include "epilogue.h"
+#include "matmul.h"
+#include "pool.h"
+
+using namespace inferc;
+
+namespace {
+
+struct Job {
+    Pool *pool;
+    const void *data;
+    int64_t count;
+    float *sink;
+};
+
+void read_worker(void *arg, int worker, int workers) {
+    const Job &job = *(const Job *)arg;
+    Range mine = share(job.count / 4096, worker, workers);
+    i32x16 sum[4] = {splat_i(0), splat_i(0), splat_i(0), splat_i(0)};
+    // Four streams a worker: one may get half of what the memory gives.
+    int64_t quarter = (mine.end - mine.begin) / 4 * 4096;
+    const uint8_t *p = (const uint8_t *)job.data + mine.begin * 4096;
+    for (int64_t i = 0; i < quarter; i += 64)
+        for (int s = 0; s < 4; s++) {
+            prefetch(p + s * quarter + i + 2048);
+            sum[s] = sum[s] + load_i(p + s * quarter + i);
+        }
+    job.sink[16 * worker] = reduce_add(to_f32((sum[0] + sum[1]) + (sum[2] + sum[3])));
+}
+
+template <class Op>
+void peak_worker(void *arg, int worker, int) {
+    const Job &job = *(const Job *)arg;
+    float x[16];
+    for (int i = 0; i < 16; i++) x[i] = job.sink[i] * 1e-30f;
+    typename Op::Acc acc[12];
+    for (int i = 0; i < 12; i++) acc[i] = Op::start(x, i);
+    for (int64_t n = 0; n < job.count; n++) {
+        INFERC_UNROLL
+        for (int i = 0; i < 12; i++) acc[i] = Op::step(acc[i], x);
+    }
+    float sum = 0;
+    for (int i = 0; i < 12; i++) sum += Op::value(acc[i]);
+    job.sink[16 * worker] = sum * 1e-30f;
+}
+
+struct PeakF32 {
+    typedef f32x16 Acc;
+    static INFERC_INLINE Acc start(const float *x, int i) { return splat(x[i]); }
+    static INFERC_INLINE Acc step(Acc a, const float *x) {
+        asm volatile("" : "+m"(*(float(*)[16])x));
+        return fma(load(x), load(x), a);
+    }
+    static INFERC_INLINE float value(Acc a) { return reduce_add(a); }
+};
+#if defined(INFERC_AVX512)
+struct PeakRegisters {
+    typedef f32x16 Acc;
+    static INFERC_INLINE Acc start(const float *x, int i) { return splat(x[i]); }
+    static INFERC_INLINE Acc step(Acc a, const float *) {
+        asm volatile("vfmadd231ps %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
+        return a;
+    }
+    static INFERC_INLINE float value(Acc a) { return reduce_add(a); }
+};
+#if defined(INFERC_DPBF16)
+struct PeakBf16 : PeakRegisters {
+    static INFERC_INLINE Acc step(Acc a, const float *) {
+        asm volatile("vdpbf16ps %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
+        return a;
+    }
+};
+#else
+typedef PeakRegisters PeakBf16;
+#endif
+struct PeakInt8 {
+    typedef i32x16 Acc;
+    static INFERC_INLINE Acc start(const float *, int i) { return splat_i(i); }
+    static INFERC_INLINE Acc step(Acc a, const float *) {
+        asm volatile("vpdpbusd %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
+        return a;
+    }
+    static INFERC_INLINE float value(Acc a) { return reduce_add(to_f32(a)); }
+};
+#else
+typedef PeakF32 PeakRegisters;
+typedef PeakF32 PeakBf16;
+typedef PeakF32 PeakInt8;
+#endif
+
+struct Product {
+    const float *x;
+    const void *w;
+    int64_t rows, n, k;
+    float *y;
+    void *scratch;
+};
+
+template <class W, class Math>
+void product_worker(void *arg, int worker, int workers) {
+    const Product &p = *(const Product *)arg;
+    matmul<W, Math>(p.x, p.k, p.w, p.rows, p.n, p.k, StoreRows{p.y, p.n}, p.scratch, worker, workers);
+}
+
+struct Attention {
+    Pool *pool;
+    const AttentionArgs *args;
+};
+
+template <class KV>
+void attention_worker(void *arg, int worker, int workers) {
+    const Attention &job = *(const Attention *)arg;
+    attention_decode<KV>(*job.args, worker, workers);
+    if (attention_is_split(*job.args, workers)) {
+        pool_barrier(job.pool);
+        attention_merge(*job.args, worker, workers);
+    }
+}
+
+void nothing(void *, int, int) {}
+
+}  // namespace
+
+extern "C" {
+
+void *pool_new(int threads) { return pool_create(threads); }
+void pool_free(void *pool) { pool_destroy((Pool *)pool); }
+int lanes_isa() {
+#if defined(INFERC_AVX512)
+    return 512;
+#elif defined(INFERC_AVX2)
+    return 256;
+#else
+    return 0;
+#endif
+}
+void run_nothing(void *pool) { pool_run((Pool *)pool, nothing, nullptr); }
+void run_read(void *pool, const void *data, int64_t bytes, float *sink) {
+    Job job = {(Pool *)pool, data, bytes, sink};
+    pool_run(job.pool, read_worker, &job);
+}
+void run_peak(void *pool, int kind, int64_t rounds, float *sink) {
+    Job job = {(Pool *)pool, nullptr, rounds, sink};
+    if (kind == 0) pool_run(job.pool, peak_worker<PeakRegisters>, &job);
+    if (kind == 1) pool_run(job.pool, peak_worker<PeakBf16>, &job);
+    if (kind == 2) pool_run(job.pool, peak_worker<PeakInt8>, &job);
+}
+int64_t scratch_bytes(int64_t rows, int64_t k) { return int64_t(matmul_scratch_bytes(rows, k)); }
+int64_t attention_scratch(int heads, int kv_heads, int k_dim, int v_dim, int64_t context, int workers) {
+    return int64_t(attention_scratch_bytes(heads, kv_heads, k_dim, v_dim, context, workers));
+}
+void run_attention(void *pool, const void *args, int kv) {
+    Attention job = {(Pool *)pool, (const AttentionArgs *)args};
+    pool_run(job.pool, kv == 0 ? attention_worker<float> : attention_worker<bf16>, &job);
+}
+
+#define PRODUCT(name, W, Math)                                                                             \
+    void run_##name(void *pool, const float *x, const void *w, int64_t rows, int64_t n, int64_t k, float *y, \
+                    void *scratch) {                                                                       \
+        Product p = {x, w, rows, n, k, y, scratch};                                                        \
+        pool_run((Pool *)pool, product_worker<W, Math>, &p);                                               \
+    }
+PRODUCT(f32_f32, F32, MathF32)
+PRODUCT(f16_f32, F16, MathF32)
+PRODUCT(bf16_f32, BF16, MathF32)
+PRODUCT(bf16_bf16, BF16, MathBf16)
+PRODUCT(q4_0_f32, Q4_0, MathF32)
+PRODUCT(q4_1_f32, Q4_1, MathF32)
+PRODUCT(q4_1_int8, Q4_1, MathInt8)
+PRODUCT(q5_0_f32, Q5_0, MathF32)
+PRODUCT(q8_0_f32, Q8_0, MathF32)
+PRODUCT(q8_0_int8, Q8_0, MathInt8)
+PRODUCT(q2_k_f32, Q2_K, MathF32)
+PRODUCT(q3_k_f32, Q3_K, MathF32)
+PRODUCT(q4_k_f32, Q4_K, MathF32)
+PRODUCT(q4_k_int8, Q4_K, MathInt8)
+PRODUCT(q5_k_f32, Q5_K, MathF32)
+PRODUCT(q6_k_f32, Q6_K, MathF32)
+PRODUCT(q6_k_int8, Q6_K, MathInt8)
+}

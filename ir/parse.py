@@ -319,12 +319,14 @@ def parse_specs(source: str) -> list[tuple[str, dict[str, AttrValue]]]:
     """Read `name,name{key=value}`: names with attributes, as pipelines are written."""
     parser = _Parser(source)
     out: list[tuple[str, dict[str, AttrValue]]] = []
-    while parser.peek.kind != "end":
+    if parser.peek.kind == "end":
+        return out
+    while True:
         name = parser.next("word")
         out.append((name, parser.attrs() if parser.accept("{") else {}))
-        if parser.peek.kind != "end":
-            parser.next(text=",")
-    return out
+        if parser.peek.kind == "end":
+            return out
+        parser.next(text=",")
 
 
 def parse_func(source: str) -> Func:

@@ -54,6 +54,7 @@ class Rewriter:
         self.func, self.pass_name, self.module = func, pass_name, module
         self.fuel = Fuel() if fuel is None else fuel
         self._near = 0  # index of the last edit
+        self._fresh: list[Op] = []  # inserted since the last rewrite was counted
 
     # -- insertion
     def insert(
@@ -108,6 +109,7 @@ class Rewriter:
     def _place(self, op: Op, before: Op | None) -> None:
         at = len(self.func.ops) if before is None else self._index(before)
         self.func.ops.insert(at, op)
+        self._fresh.append(op)
         self.func.version += 1
 
     def _index(self, op: Op) -> int:
@@ -188,8 +190,20 @@ class Rewriter:
                     self.module.eliminated.append(entry)
 
     def spend(self) -> None:
-        """Count one rewrite. Raises OutOfFuel when the budget is used up."""
-        self.fuel.spend()
+        """Count one rewrite. Raises OutOfFuel when the budget is used up.
+
+        What was inserted for the rewrite that does not happen is then removed again.
+        """
+        try:
+            self.fuel.spend()
+        except OutOfFuel:
+            for op in reversed(self._fresh):
+                read = any(r.uses or self.func.is_result(r) for r in op.results)
+                if op in self.func.ops and not read:
+                    self.erase(op)
+            raise
+        finally:
+            self._fresh = []
 
 
 def outline(

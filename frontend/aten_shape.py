@@ -81,7 +81,8 @@ def _select(e: Emitter, x: Value, axis: int, index: int) -> Value:
 def _split(e: Emitter, x: Value, parts: Any, axis: int = 0) -> tuple[Value, ...]:
     """Slices; the sizes of `chunk` and of an even `split` come from torch's result types."""
     axis %= rank(x)
-    pieces, start = [], 0
+    pieces: list[Value] = []
+    start: Size = 0
     for piece in e.out_shapes:
         stop = start + piece[axis]
         pieces.append(e.slice(x, axis, start, stop))

@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,8 +91,9 @@ def _digest(request: CaptureRequest) -> str:
 def _code_digest() -> str:
     """Digest of the code that a capture depends on: hooks, translation, op cards, text form."""
     here = Path(__file__).parent
-    files = [*here.glob("capture*.py"), *here.glob("aten*.py")]
-    files += Path(inferc.ir.__file__ or "").parent.rglob("*.py")
+    ir = Path(inferc.ir.__file__ or "").parent
+    files = [*here.glob("capture*.py"), *here.glob("aten*.py"), *ir.glob("ops/*.py")]
+    files += [ir / f"{name}.py" for name in ("core", "card", "types", "dims", "location", "text")]
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda f: (f.parent.name, f.name)):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -102,8 +102,15 @@ def _code_digest() -> str:
 
 def _run_child(request: CaptureRequest, folder: Path) -> None:
     """Run the child in a scratch folder, then rename: the cache never holds half a capture."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as scratch:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch_folder = tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-")
+    except OSError as error:
+        raise ToolchainError(
+            f"Captures cannot be kept in {folder.parent} ({error.strerror}). Set INFERC_CACHE to a "
+            "folder that can be written."
+        ) from error
+    with scratch_folder as scratch:
         work = Path(scratch) / "capture"
         work.mkdir()
         child = subprocess.run(
@@ -116,8 +123,16 @@ def _run_child(request: CaptureRequest, folder: Path) -> None:
         )
         if child.returncode != 0:
             raise _failure(work / ERROR_FILE, child)
-        shutil.rmtree(folder, ignore_errors=True)
+        _publish(work, folder)
+
+
+def _publish(work: Path, folder: Path) -> None:
+    """Move a finished capture into the cache; a process that was faster has written the same."""
+    try:
         work.rename(folder)
+    except OSError:
+        if not (folder / FACTS_FILE).is_file():
+            raise
 
 
 def _failure(error_file: Path, child: subprocess.CompletedProcess[str]) -> CompileError:

@@ -83,7 +83,7 @@ def build(config: Mapping[str, Any]) -> PreTrainedConfig:
         )
     _check_fields(fields, built, model_class)
     _check_rope_kept(fields, built)
-    return built  # type: ignore[no-any-return]
+    return built
 
 
 def context_limit(config: PreTrainedConfig) -> int | None:

@@ -150,7 +150,7 @@ class _Translator:
         self.emitter.loc = ModuleLoc(path or ".", self.classes.get(path, ""))
         self.emitter.hint = leaf
         self.env[node] = self.emitter.constant(
-            tuple(value.flatten().tolist()), tuple(int(s) for s in type_.shape), type_.dtype
+            tuple(value.flatten().tolist()), tuple(value.shape), type_.dtype
         )
 
     # -- nodes
@@ -179,7 +179,7 @@ class _Translator:
             return self._size(value)
         name = str(node.target)
         if name == _GETITEM:
-            return self.env[node.args[0]][node.args[1]]  # type: ignore[index]
+            return self.env[node.args[0]][node.args[1]]
         e, loc = self.emitter, _location(node)
         e.loc, e.hint = loc, _hint(name, loc)
         e.out = self._type(value) if isinstance(value, torch.Tensor) else None

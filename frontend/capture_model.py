@@ -49,7 +49,7 @@ class _Forward(nn.Module):
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits `[B, S, V]`."""
         output = self.model_(input_ids=ids, position_ids=positions, use_cache=False)
-        return output.logits  # type: ignore[no-any-return]
+        return output.logits
 
 
 def build_model(config: PreTrainedConfig) -> PreTrainedModel:
@@ -69,7 +69,7 @@ def build_model(config: PreTrainedConfig) -> PreTrainedModel:
 
 def _from_config(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
     try:
-        return AutoModelForCausalLM.from_config(  # type: ignore[no-any-return]
+        return AutoModelForCausalLM.from_config(
             config, attn_implementation=attention, dtype=torch.float32
         )
     except KeyError as error:
@@ -125,7 +125,7 @@ def resolve_longrope(model: PreTrainedModel, context_tokens: int) -> None:
         kinds = getattr(module, "rope_type", None)
         if kinds == "longrope":
             _set_longrope(module, None, context_tokens)
-            module.rope_type = "default"  # type: ignore[assignment]
+            module.rope_type = "default"
         elif isinstance(kinds, dict):
             for layer_type in [k for k, kind in kinds.items() if kind == "longrope"]:
                 _set_longrope(module, layer_type, context_tokens)

@@ -101,7 +101,7 @@ def rope_type(entry: Mapping[str, Any]) -> str:
 
 def _check_entry(entry: Mapping[str, Any], where: str) -> None:
     both = [entry.get("rope_type"), entry.get("type")]
-    if None not in both and _OLD_NAMES.get(both[0], both[0]) != _OLD_NAMES.get(both[1], both[1]):
+    if None not in both and len({_OLD_NAMES.get(str(n), n) for n in both}) > 1:
         raise CompileError(
             f"{where} has rope_type {both[0]!r} and type {both[1]!r}; remove the one that is wrong."
         )

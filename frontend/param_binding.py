@@ -140,8 +140,8 @@ class _Binder:
             one = self.builder.constant(1.0, "f32", loc=loc)
             return _Weight(op("core.sub", self._float(value, loc), one, loc=loc))
         assert isinstance(transform, Rows)
-        rows = {"axis": 0, "start": transform.start, "stop": transform.stop}
-        return _Weight(op("core.slice", value, loc=loc, **rows))
+        start, stop = transform.start, transform.stop
+        return _Weight(op("core.slice", value, axis=0, start=start, stop=stop, loc=loc))
 
     def _unpermuted(self, value: Value, heads: int, loc: Location) -> Value:
         """Rows `[heads, D/2, 2]` to `[heads, 2, D/2]`."""

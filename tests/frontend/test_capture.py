@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inferc.errors import CompileError
+from inferc.errors import CompileError, ToolchainError
 from inferc.frontend import aten_table, capture_child, capture_model, capture_torch
 from inferc.frontend.capture import capture
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
@@ -238,6 +239,12 @@ def test_child_process_cache_and_refusal(tmp_path: object, monkeypatch: pytest.M
     ):
         capture(CaptureRequest(bad))
     assert os.listdir(tmp_path / "captures") == entries  # nothing half-written
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ToolchainError, match="Set INFERC_CACHE"):
+        capture(CaptureRequest(tiny.config("gpt2")), tmp_path / "file")
 
 
 def test_parent_imports_no_torch() -> None:

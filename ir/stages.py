@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from inferc.errors import CompileError
 from inferc.ir.card import CARDS
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.problem import Problem
@@ -52,7 +53,9 @@ def is_pack(func: Func) -> bool:
 
 
 def stage_problems(module: Module, stage: str) -> Iterator[Problem]:
-    """Ops that the stage does not allow. Raises KeyError for an unknown stage."""
+    """Ops that the stage does not allow. Raises CompileError for an unknown stage."""
+    if stage not in STAGES:
+        raise CompileError(f"There is no stage {stage!r}; stages: {', '.join(STAGES)}.")
     rules = STAGES[stage]
     for func in module:
         allowed = _CORE if is_pack(func) else rules.ops

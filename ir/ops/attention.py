@@ -82,14 +82,15 @@ def attend(
     scale: float,
     softcap: float | None,
 ) -> np.ndarray:
-    """Q [Q, H, D], k [K, G, D], v [K, G, E], seen bool [Q, K] -> [Q, H, E]."""
+    """Attention of q [Q, H, D] over k [K, G, D], v [K, G, E] where seen [Q, K]; [Q, H, E]."""
     repeat = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, repeat, 1), np.repeat(v, repeat, 1)
     scores = np.einsum("qhd,khd->hqk", q, k) * q.dtype.type(scale)
     if softcap is not None:
         scores = np.tanh(scores / softcap) * q.dtype.type(softcap)
     scores = np.where(seen[None], scores, -np.inf)
-    return np.einsum("hqk,khe->qhe", softmax(scores, -1), v)
+    mixed: np.ndarray = np.einsum("hqk,khe->qhe", softmax(scores, -1), v)
+    return mixed
 
 
 def _attention(

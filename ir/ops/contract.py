@@ -25,7 +25,7 @@ def _infer_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
 
 def _linear(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     rows = x.reshape(-1, x.shape[-1])  # one matrix product, not one a batch
-    y = (rows @ w.astype(x.dtype, copy=False).T).reshape(*x.shape[:-1], w.shape[0])
+    y: np.ndarray = (rows @ w.astype(x.dtype, copy=False).T).reshape(*x.shape[:-1], w.shape[0])
     return y if bias is None else y + bias.astype(x.dtype)
 
 
@@ -144,7 +144,8 @@ def _infer_softmax(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
     """Softmax with the maximum subtracted."""
     e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
+    y: np.ndarray = e / e.sum(axis, keepdims=True)
+    return y
 
 
 register(

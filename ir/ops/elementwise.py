@@ -16,21 +16,25 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.where(
-        x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x)))
-    )
+    small = np.exp(-np.abs(x))  # never overflows
+    y: np.ndarray = np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+    return y
 
 
 def gelu(x: np.ndarray, approximate: str = "none") -> np.ndarray:
     """GELU, exact or by tanh (Hendrycks and Gimpel, arXiv 1606.08415)."""
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1 + _ERF(x / math.sqrt(2)).astype(x.dtype))
+        squash = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    else:
+        squash = _ERF(x / math.sqrt(2)).astype(x.dtype)
+    y: np.ndarray = 0.5 * x * (1 + squash)
+    return y
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """X * sigmoid(x)."""
-    return x * _sigmoid(x)
+    """The product of x and its sigmoid."""
+    y: np.ndarray = x * _sigmoid(x)
+    return y
 
 
 # name -> (function, flops an element, only for floats)

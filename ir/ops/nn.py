@@ -33,7 +33,7 @@ def _infer_norm(op: str) -> Callable[[Sequence[Type], Attrs], tuple[Type, ...]]:
 
 
 def _rms_norm(x: np.ndarray, w: np.ndarray | None = None, *, eps: float) -> np.ndarray:
-    y = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + x.dtype.type(eps))
+    y: np.ndarray = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + x.dtype.type(eps))
     return y if w is None else y * w.astype(x.dtype)
 
 
@@ -41,7 +41,9 @@ def _layer_norm(
     x: np.ndarray, w: np.ndarray | None = None, b: np.ndarray | None = None, *, eps: float
 ) -> np.ndarray:
     centred = x - x.mean(-1, keepdims=True)
-    y = centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + x.dtype.type(eps))
+    y: np.ndarray = centred / np.sqrt(
+        np.mean(centred * centred, -1, keepdims=True) + x.dtype.type(eps)
+    )
     y = y if w is None else y * w.astype(x.dtype)
     return y if b is None else y + b.astype(x.dtype)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from inferc.errors import CompileError
 from inferc.ir.core import Eliminated, Module, Op, Use
 from inferc.ir.location import DerivedLoc, ModuleLoc
 from inferc.ir.parse import parse_module
@@ -209,5 +210,5 @@ def test_every_rule_has_a_test() -> None:
 
 def test_every_stage_is_named_and_unknown_ones_are_refused() -> None:
     assert list(STAGES) == ["tensor", "nn", "serve", "fused", "planned"]
-    with pytest.raises(KeyError):
+    with pytest.raises(CompileError, match="no stage 'final'"):
         verify(parse_module(GOOD), stage="final")

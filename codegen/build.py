@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,11 @@ def build_library(
     lowered = row_objects(rows, target, cache)
     progress("linking", len(sources), len(sources))
     ordered = [objects[s.file_name] for s in sources] + [lowered[name] for name, _ in rows]
-    compiler.link_library(ordered, output)
+    with tempfile.TemporaryDirectory(prefix="inferc-build-") as folder:
+        linked = Path(folder) / output.name
+        compiler.link_library(ordered, linked)
+        shutil.copyfile(linked, output)  # a full disk is then an OSError, not a linker's message
+        shutil.copymode(linked, output)
 
 
 def compile_sources(

@@ -259,7 +259,8 @@ def test_interrupt(workshop: Workshop, tmp_path: Path, delay_s: float) -> None:
     time.sleep(delay_s)
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does: children are interrupted too
     _, text = child.communicate(timeout=60)
-    assert child.returncode == INTERRUPTED, text
+    # CPython ends by the signal itself if it interrupted an import; a shell sees 130 for both.
+    assert child.returncode in (INTERRUPTED, -signal.SIGINT), text
     assert "interrupted; nothing was left half-written" in text and "Traceback" not in text
     assert os.listdir(output) == []
     leftover = [p for p in (tmp_path / "cold").rglob("*") if re.search("partial|making", p.name)]

@@ -94,6 +94,27 @@ def row_elements(type_: TensorType) -> int:
     return int(product(row_shape(type_)))  # type: ignore[arg-type]
 
 
+def int_attr(op: Op, name: str) -> int:
+    """An attribute that must be an int."""
+    value = op.attrs[name]
+    assert isinstance(value, int), (op, name)
+    return value
+
+
+def float_attr(op: Op, name: str) -> float:
+    """An attribute that must be a float."""
+    value = op.attrs[name]
+    assert isinstance(value, float), (op, name)
+    return value
+
+
+def static_size(value: Value, axis: int) -> int:
+    """A size that must be known."""
+    size = tensor(value).shape[axis]
+    assert isinstance(size, int), (value, axis)
+    return size
+
+
 def through_reshape(value: Value) -> Value:
     """The value that a chain of reshapes views."""
     while value.producer is not None and value.producer.name == "core.reshape":

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as once
+from functools import partial
 from pathlib import Path
 
 from inferc.codegen.cache import Cache, digest, digest_files
@@ -68,8 +69,7 @@ def row_objects(
         with tempfile.TemporaryDirectory(prefix="inferc-tvm-") as folder:
             _lower(missing, target, Path(folder))
             for name, _ in missing:
-                made = Path(folder) / f"{name}.o"
-                cache.store(keys[name], ".o", lambda path, made=made: _copy(made, path))
+                cache.store(keys[name], ".o", partial(_copy, Path(folder) / f"{name}.o"))
     return {name: cache.store(keys[name], ".o", _absent) for name, _ in functions}
 
 

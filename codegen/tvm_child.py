@@ -15,6 +15,8 @@ ANNOUNCEMENT = "lowering "
 
 def compile_rows(text: str, name: str, output: str, target: dict[str, Any]) -> None:
     """Lower a row body and write its object file."""
+    # tvm_ffi imports torch where it is installed: seconds, for conversions that are not used here.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     import tvm
     from tvm.tirx import transform
 

@@ -19,7 +19,7 @@ from tvm.ir import PointerType, PrimType
 
 from inferc.codegen.group import has_rows, row_elements, row_shape, tensor, through_reshape
 from inferc.codegen.row_program import JOINS, REDUCTIONS, stored
-from inferc.codegen.tvm_ops import Expr, Index, element
+from inferc.codegen.tvm_ops import Expr, Index, Part, element, parts
 from inferc.ir.core import Func, Op, Value
 
 Stmt = Any  # the package has no type stubs
@@ -207,68 +207,78 @@ class _RowFunction:
 
     def _join(self, op: Op) -> None:
         """Rotations and concatenations: one loop nest for each part of the result."""
-        from inferc.codegen.tvm_ops import parts
-
-        value, buffer = op.result, self.buffers[op.result]
         for part in parts(op):
+            self._part(op.result, part)
 
-            def put(index: Index, part: Any = part) -> None:
-                at = self._offset(value, part.place(index))
-                self.statements.append(tirx.BufferStore(buffer, part.value(index, self.read), [at]))
+    def _part(self, value: Value, part: Part) -> None:
+        def put(index: Index) -> None:
+            at = self._offset(value, part.place(index))
+            stored_ = part.value(index, self.read)
+            self.statements.append(tirx.BufferStore(self.buffers[value], stored_, [at]))
 
-            width = self.lanes if part.contiguous else 1
-            *outer, last = part.shape
-            self._outer(
-                outer, lambda o, n=last, w=width, p=put: self._vectors(n, w, lambda i: p((*o, i)))
-            )
+        width, last = self.lanes if part.contiguous else 1, part.shape[-1]
+        self._outer(
+            part.shape[:-1],
+            lambda outer: self._vectors(last, width, lambda i: put((*outer, i))),
+        )
 
     def _reduction(self, op: Op) -> None:
         *outer, extent = row_shape(tensor(op.operands[0]))
-        keep = bool(op.attrs["keepdim"])
-        self._outer(outer, lambda index: self._reduce(op, index, extent, keep))
+        self._outer(outer, lambda index: self._reduce(op, index, extent))
 
-    def _reduce(self, op: Op, outer: Index, extent: int, keep: bool) -> None:
+    def _reduce(self, op: Op, outer: Index, extent: int) -> None:
+        """One sum or maximum over the last axis."""
         largest = op.name == "core.amax"
-        start = tirx.FloatImm("float32", _LOWEST if largest else 0.0)
-        join: Callable[[Expr, Expr], Expr] = tirx.max if largest else (lambda a, b: a + b)
+        join: Callable[[Expr, Expr], Expr] = tirx.max if largest else _add
         many = extent >= 2 * _UNROLLED_VECTORS * self.lanes
         width = self.lanes * (_UNROLLED_VECTORS if many else 1)
-        self.names += 1
-        partial = tirx.decl_buffer(
-            (_int(width),), "float32", name=f"partial{self.names}", scope="local"
-        )
-        self.statements.append(tirx.AllocBuffer(partial))
+        partial = self._accumulators(width, _LOWEST if largest else 0.0)
 
-        def clear(lane: Expr) -> None:
-            self.statements.append(tirx.BufferStore(partial, start, [lane]))
-
-        def add(lane: Expr, i: Expr) -> None:
+        def take(lane: Expr, i: Expr) -> None:
             total = join(tirx.BufferLoad(partial, [lane]), self.read(op.operands[0], (*outer, i)))
             self.statements.append(tirx.BufferStore(partial, total, [lane]))
 
-        self._vector(_int(0), width, clear)
-        done = extent // width * width
-        self._loop(
-            max(extent // width, 0) or 0, lambda block: self._block(block, width, add)
-        ) if done else None
-        rest = (extent - done) // self.lanes * self.lanes
-        for at in range(done, done + rest, self.lanes):
-            self._loop(
-                self.lanes, lambda lane, at=at: add(lane, _int(at) + lane), tirx.ForKind.VECTORIZED
-            )
-        for i in range(done + rest, extent):
-            add(_int(i - done - rest), _int(i))
+        self._reduction_loops(extent, width, take)
         value = _tree([tirx.BufferLoad(partial, [_int(i)]) for i in range(width)], join)
         if op.name == "core.mean":
             value = value * tirx.FloatImm("float32", 1.0 / extent)
-        place = (*outer, _int(0)) if keep else outer
+        place = (*outer, _int(0)) if op.attrs["keepdim"] else outer
         at = self._offset(op.result, place)
         self.statements.append(tirx.BufferStore(self.buffers[op.result], value, [at]))
 
-    def _block(self, block: Expr, width: int, add: Callable[[Expr, Expr], None]) -> None:
-        self._loop(
-            width, lambda lane: add(lane, block * _int(width) + lane), tirx.ForKind.VECTORIZED
+    def _accumulators(self, width: int, start: float) -> Any:
+        self.names += 1
+        buffer = tirx.decl_buffer(
+            (_int(width),), "float32", name=f"partial{self.names}", scope="local"
         )
+        self.statements.append(tirx.AllocBuffer(buffer))
+        value = tirx.FloatImm("float32", start)
+        self._vector(
+            _int(0), width,
+            lambda lane: self.statements.append(tirx.BufferStore(buffer, value, [lane])),
+        )  # fmt: skip
+        return buffer
+
+    def _reduction_loops(self, extent: int, width: int, take: Callable[[Expr, Expr], None]) -> None:
+        """`take(lane, i)` for every i: whole widths, single vectors, single elements."""
+        whole = extent // width * width
+        if whole:
+            self._loop(
+                extent // width,
+                lambda block: self._lanes(width, lambda lane: take(lane, block * width + lane)),
+            )
+        vectors = whole + (extent - whole) // self.lanes * self.lanes
+        for start in range(whole, vectors, self.lanes):
+            self._lanes(self.lanes, lambda lane, at=start: take(lane, _int(at) + lane))  # type: ignore[misc]
+        for i in range(vectors, extent):
+            take(_int(i - vectors), _int(i))
+
+    def _lanes(self, width: int, make: Callable[[Expr], None]) -> None:
+        self._loop(width, make, tirx.ForKind.VECTORIZED)
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    return a + b
 
 
 def _tree(values: list[Expr], join: Callable[[Expr, Expr], Expr]) -> Expr:

@@ -11,7 +11,7 @@ from tvm.sym import Analyzer
 
 from inferc.codegen import tvm_math
 from inferc.codegen.expressions import uniform_constant
-from inferc.codegen.group import has_rows, row_shape, tensor
+from inferc.codegen.group import has_rows, int_attr, row_shape, tensor
 from inferc.ir.core import Op, Value
 
 Expr = Any  # a tirx expression; the package has no type stubs
@@ -129,7 +129,7 @@ def _outermost(op: Op, index: Index) -> Expr:
 
 def _slice(op: Op, index: Index) -> Index:
     axis = _row_axis(op, tensor(op.operands[0]).rank)
-    moved = index[axis] * int(op.attrs["step"]) + int(op.attrs["start"])  # type: ignore[arg-type]
+    moved = index[axis] * int_attr(op, "step") + int_attr(op, "start")
     return (*index[:axis], moved, *index[axis + 1 :])
 
 
@@ -144,7 +144,7 @@ def _transpose(op: Op, index: Index) -> Index:
 
 
 def _row_axis(op: Op, rank: int) -> int:
-    axis = int(op.attrs["axis"]) % rank  # type: ignore[arg-type]
+    axis = int_attr(op, "axis") % rank
     return axis - 1 if has_rows(op.results[0].type) else axis
 
 
@@ -176,48 +176,53 @@ def _concat_parts(op: Op) -> list[Part]:
     axis = _row_axis(op, tensor(op.operands[0]).rank)
     made, offset = [], 0
     for operand in op.operands:
-        shape = row_shape(tensor(operand))
-        made.append(
-            Part(
-                shape,
-                lambda index, at=offset: (*index[:axis], index[axis] + at, *index[axis + 1 :]),
-                lambda index, read, x=operand: read(x, index),
-            )
-        )
-        offset += shape[axis]
+        made.append(_slab(operand, axis, offset))
+        offset += row_shape(tensor(operand))[axis]
     return made
+
+
+def _slab(operand: Value, axis: int, offset: int) -> Part:
+    """An operand of a concatenation."""
+
+    def place(index: Index) -> Index:
+        return (*index[:axis], index[axis] + offset, *index[axis + 1 :])
+
+    return Part(row_shape(tensor(operand)), place, lambda index, read: read(operand, index))
 
 
 def _rope_parts(op: Op) -> list[Part]:
-    x, cos, sin = op.operands
+    x, cos, _ = op.operands
     half, (*lead, size) = row_shape(tensor(cos))[-1], row_shape(tensor(x))
-    paired = op.attrs["pairing"] == "half"
+    made = [_turned(op, (*lead, half), second) for second in (False, True)]
+    if size > 2 * half:
+        made.append(_unturned(x, (*lead, size - 2 * half), 2 * half))
+    return made
 
-    def pair(i: Expr, second: bool) -> Expr:
-        return i + (half if second else 0) if paired else i * 2 + int(second)
 
-    def turned(index: Index, read: Read, second: bool) -> Expr:
+def _turned(op: Op, shape: tuple[int, ...], second: bool) -> Part:
+    """The first or the second members of all rotated pairs."""
+    x, cos, sin = op.operands
+    halves, half = op.attrs["pairing"] == "half", shape[-1]
+
+    def member(i: Expr, is_second: bool) -> Expr:
+        return i + (half if is_second else 0) if halves else i * 2 + int(is_second)
+
+    def place(index: Index) -> Index:
+        return (*index[:-1], member(index[-1], second))
+
+    def value(index: Index, read: Read) -> Expr:
         *outer, i = index
-        table = (*outer[:-1], i)
-        a, b = (read(x, (*outer, pair(i, s))) for s in (False, True))
-        c, s = read(cos, table), read(sin, table)
+        a, b = (read(x, (*outer, member(i, s))) for s in (False, True))
+        c, s = (read(table, (*outer[:-1], i)) for table in (cos, sin))
         return b * c + a * s if second else a * c - b * s
 
-    made = [
-        Part(
-            (*lead, half),
-            lambda index, second=second: (*index[:-1], pair(index[-1], second)),
-            lambda index, read, second=second: turned(index, read, second),
-            contiguous=paired,
-        )
-        for second in (False, True)
-    ]
-    if size > 2 * half:
-        made.append(
-            Part(
-                (*lead, size - 2 * half),
-                lambda index: (*index[:-1], index[-1] + 2 * half),
-                lambda index, read: read(x, (*index[:-1], index[-1] + 2 * half)),
-            )
-        )
-    return made
+    return Part(shape, place, value, contiguous=halves)
+
+
+def _unturned(x: Value, shape: tuple[int, ...], offset: int) -> Part:
+    """Dims behind the rotated ones."""
+
+    def place(index: Index) -> Index:
+        return (*index[:-1], index[-1] + offset)
+
+    return Part(shape, place, lambda index, read: read(x, place(index)))

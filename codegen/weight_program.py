@@ -39,8 +39,7 @@ class Weight:
     def values(self) -> NDArray[np.float32]:
         """Float32 values."""
         if self.type.is_block:
-            flat = self.array.reshape(-1, self.array.shape[-1])
-            return dequantize(self.type.dtype, flat).reshape(_static(self.type))
+            return _dequantized(self.type, self.array)
         return self.array.astype(np.float32)
 
 
@@ -86,9 +85,7 @@ def _evaluate_raw(op: Op, operands: list[Array]) -> Array:
     source = op.operands[0].type
     assert isinstance(source, TensorType)
     if op.name == "core.cast":
-        rows = operands[0].reshape(-1, operands[0].shape[-1])
-        values = dequantize(source.dtype, rows).reshape(_static(source))
-        return np.asarray(op.card.reference(values, **op.attrs))
+        return np.asarray(op.card.reference(_dequantized(source, operands[0]), **op.attrs))
     if op.name not in _MOVES:
         raise CompileError(
             f"The weight expression {op.name} at {op.loc} reads {source} without a cast;"
@@ -99,6 +96,11 @@ def _evaluate_raw(op: Op, operands: list[Array]) -> Array:
         assert isinstance(shape, tuple)
         return operands[0].reshape(*shape[:-1], operands[0].shape[-1])  # type: ignore[arg-type]
     return np.asarray(op.card.reference(*operands, **op.attrs))
+
+
+def _dequantized(type_: TensorType, raw: Array) -> NDArray[np.float32]:
+    rows = raw.reshape(-1, raw.shape[-1]).view(np.uint8)
+    return dequantize(type_.dtype, rows).reshape(_static(type_))
 
 
 def _static(type_: TensorType) -> tuple[int, ...]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferc.codegen.expressions import literal
-from inferc.codegen.group import Group, cache_type, row_elements, tensor, through_reshape
+from inferc.codegen.group import (
+    Group,
+    cache_type,
+    float_attr,
+    int_attr,
+    row_elements,
+    tensor,
+    through_reshape,
+)
 from inferc.codegen.kernel import (
     Answer,
     KernelDef,
@@ -66,15 +74,14 @@ def _supports(group: Group, options: KernelOptions) -> Answer:
 def _params(group: Group, options: KernelOptions, name: str) -> AttentionParams:
     op = _attention(group)
     cache = cache_type(op.operands[1])
-    indices = [through_reshape(v).index for v in op.operands]
-    softcap, window = op.attrs["softcap"], op.attrs["window"]
+    q, kv, positions, starts, contexts, tables = (through_reshape(v).index for v in op.operands)
     assert cache.page_tokens is not None
     return AttentionParams(
         name, _phase(group), ELEMENTS[cache.dtype], _heads(group), cache.kv_heads, cache.k_dim,
-        cache.v_dim, cache.page_tokens, literal(op.attrs["scale"]),  # type: ignore[arg-type]
-        literal(softcap if softcap is not None else 0.0),  # type: ignore[arg-type]
-        int(window) if window is not None else 0,  # type: ignore[call-overload]
-        *indices, len(group.op.operands),
+        cache.v_dim, cache.page_tokens, literal(float_attr(op, "scale")),
+        literal(0.0 if op.attrs["softcap"] is None else float_attr(op, "softcap")),
+        0 if op.attrs["window"] is None else int_attr(op, "window"),
+        q, kv, positions, starts, contexts, tables, len(group.op.operands),
     )  # fmt: skip
 
 

@@ -8,8 +8,10 @@ from inferc.codegen.expressions import literal
 from inferc.codegen.group import (
     Group,
     cache_type,
+    float_attr,
     has_rows,
     row_elements,
+    static_size,
     tensor,
     through_reshape,
 )
@@ -95,7 +97,7 @@ def _rows(value: Value) -> Rows:
         if op.attrs["axis"] != 1 or not isinstance(op.attrs["start"], int):
             raise Unfit("a slice of rows")
         source = tensor(op.operands[0])
-        offset += op.attrs["start"] * (row_elements(source) // int(source.shape[1]))  # type: ignore[call-overload]
+        offset += op.attrs["start"] * (row_elements(source) // static_size(op.operands[0], 1))
         value = through_reshape(op.operands[0])
     if not has_rows(value.type) or tensor(value).dtype != "f32":
         raise Unfit(f"%{value.hint}: {value.type} has no float rows")
@@ -127,7 +129,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> RopeAppendParams
     inputs = len(group.op.operands)
     return RopeAppendParams(
         name, ELEMENTS[cache.dtype], heads, cache.kv_heads, cache.k_dim, cache.v_dim,
-        cache.page_tokens, 2 * int(tensor(rope.operands[1]).shape[-1]) if rope else 0,  # type: ignore[arg-type]
+        cache.page_tokens, 2 * static_size(rope.operands[1], -1) if rope else 0,
         str(rope.attrs["pairing"]) if rope else "half", _eps(q, k), q.rows if q else None,
         k.rows, v.rows, kv.index, slots.index, _argument(rope, 1), _argument(rope, 2),
         _argument(q.norm if q else None, 1), _argument(k.norm, 1),
@@ -157,7 +159,7 @@ def _check_norms(norms: list[Op], k_dim: int) -> None:
 
 def _eps(q: _Heads | None, k: _Heads) -> str:
     norms = [h.norm for h in (q, k) if h is not None and h.norm is not None]
-    return literal(norms[0].attrs["eps"] if norms else 0.0)  # type: ignore[arg-type]
+    return literal(float_attr(norms[0], "eps") if norms else 0.0)
 
 
 def _argument(op: Op | None, operand: int) -> int | None:

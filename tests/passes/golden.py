@@ -1,4 +1,4 @@
-"""Golden cases: `.ir` files split by `// -----`. See docs/passes.md or any file for the format.
+"""Golden cases: `.ir` files split by `// -----`.
 
 A case:
     // RUN: fuse-activation{x=1},dce

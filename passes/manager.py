@@ -86,7 +86,7 @@ class _Runner:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.state = _State.of(module)
+        self.state = _State.of(module, structural_hash(module))
 
     def run(self, index: int, pass_: Pass, fuel: int | None) -> tuple[PassRecord, bool]:
         """Run one pass; also whether it ran out of fuel."""
@@ -120,10 +120,10 @@ class _State:
     bytes: dict[str, int]
 
     @staticmethod
-    def of(module: Module) -> _State:
-        ops = sum(len(f.ops) for f in module)
-        return _State(structural_hash(module), ops, modelled_bytes(module))
+    def of(module: Module, digest: str) -> _State:
+        return _State(digest, sum(len(f.ops) for f in module), modelled_bytes(module))
 
     def next(self, module: Module) -> _State:
         """The state after a pass; counting bytes is skipped if nothing changed."""
-        return self if structural_hash(module) == self.hash else _State.of(module)
+        digest = structural_hash(module)
+        return self if digest == self.hash else _State.of(module, digest)

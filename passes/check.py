@@ -33,8 +33,8 @@ from inferc.passes.check_inputs import (
 from inferc.passes.record import PassRecord
 
 # Legal rewrites were seen to change 2e-6 in float32 and 8e-8 in float64 (a constant that is float32
-# as an op, not as an attribute). A dropped soft-cap changes 1e-4, another epsilon 1e-6: float64 finds
-# both.
+# as an op, not as an attribute). A dropped soft-cap changes 1e-4, another epsilon 1e-6: float64
+# finds both.
 TOLERANCE = {"f32": 3e-5, "f64": 3e-7}
 Logits = dict[str, list[Array]]  # phase -> rows of each sequence; "decode" has the last row only
 

@@ -1,4 +1,5 @@
-// Probes of the machine and instances of the kernels for kernels.py. Each function runs once on a pool.
+// Probes of the machine and instances of the kernels for kernels.py. Each function runs once on a
+// pool.
 #include "attention.h"
 #include "epilogue.h"
 #include "matmul.h"
@@ -38,8 +39,7 @@ void peak_worker(void *arg, int worker, int) {
     typename Op::Acc acc[12];
     for (int i = 0; i < 12; i++) acc[i] = Op::start(x, i);
     for (int64_t n = 0; n < job.count; n++) {
-        INFERC_UNROLL
-        for (int i = 0; i < 12; i++) acc[i] = Op::step(acc[i], x);
+        INFERC_EACH(i, 12) acc[i] = Op::step(acc[i], x);
     }
     float sum = 0;
     for (int i = 0; i < 12; i++) sum += Op::value(acc[i]);
@@ -50,7 +50,7 @@ struct PeakF32 {
     typedef f32x16 Acc;
     static INFERC_INLINE Acc start(const float *x, int i) { return splat(x[i]); }
     static INFERC_INLINE Acc step(Acc a, const float *x) {
-        asm volatile("" : "+m"(*(float(*)[16])x));
+        asm volatile("" : "+m"(*(float (*)[16])x));
         return fma(load(x), load(x), a);
     }
     static INFERC_INLINE float value(Acc a) { return reduce_add(a); }
@@ -101,7 +101,8 @@ struct Product {
 template <class W, class Math>
 void product_worker(void *arg, int worker, int workers) {
     const Product &p = *(const Product *)arg;
-    matmul<W, Math>(p.x, p.k, p.w, p.rows, p.n, p.k, StoreRows{p.y, p.n}, p.scratch, worker, workers);
+    matmul<W, Math>(p.x, p.k, p.w, p.rows, p.n, p.k, StoreRows{p.y, p.n}, p.scratch, worker,
+                    workers);
 }
 
 struct Attention {
@@ -148,7 +149,8 @@ void run_peak(void *pool, int kind, int64_t rounds, float *sink) {
     if (kind == 2) pool_run(job.pool, peak_worker<PeakInt8>, &job);
 }
 int64_t scratch_bytes(int64_t rows, int64_t k) { return int64_t(matmul_scratch_bytes(rows, k)); }
-int64_t attention_scratch(int heads, int kv_heads, int k_dim, int v_dim, int64_t context, int workers) {
+int64_t attention_scratch(int heads, int kv_heads, int k_dim, int v_dim, int64_t context,
+                          int workers) {
     return int64_t(attention_scratch_bytes(heads, kv_heads, k_dim, v_dim, context, workers));
 }
 void run_attention(void *pool, const void *args, int kv) {
@@ -156,11 +158,11 @@ void run_attention(void *pool, const void *args, int kv) {
     pool_run(job.pool, kv == 0 ? attention_worker<float> : attention_worker<bf16>, &job);
 }
 
-#define PRODUCT(name, W, Math)                                                                             \
-    void run_##name(void *pool, const float *x, const void *w, int64_t rows, int64_t n, int64_t k, float *y, \
-                    void *scratch) {                                                                       \
-        Product p = {x, w, rows, n, k, y, scratch};                                                        \
-        pool_run((Pool *)pool, product_worker<W, Math>, &p);                                               \
+#define PRODUCT(name, W, Math)                                                                     \
+    void run_##name(void *pool, const float *x, const void *w, int64_t rows, int64_t n, int64_t k, \
+                    float *y, void *scratch) {                                                     \
+        Product p = {x, w, rows, n, k, y, scratch};                                                \
+        pool_run((Pool *)pool, product_worker<W, Math>, &p);                                       \
     }
 PRODUCT(f32_f32, F32, MathF32)
 PRODUCT(f16_f32, F16, MathF32)

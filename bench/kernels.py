@@ -1,8 +1,8 @@
 """Micro benchmark of the CPU kernels beside what the machine gives in the same run.
 
-Decode: bytes of packed weights a second, as a share of the read bandwidth. Prefill: flops a second, as a share of
-the peak of the instruction used. Each figure is the best of several rounds, probes and kernels taking turns, as the
-machine may be shared. `python bench/kernels.py --help` for options.
+Decode: bytes of packed weights a second, as a share of the read bandwidth. Prefill: flops a second,
+as a share of the peak of the instruction used. Each figure is the best of several rounds, probes
+and kernels taking turns, as the machine may be shared. Options: `python bench/kernels.py --help`.
 """
 
 import argparse
@@ -24,8 +24,9 @@ KERNELS = (
     "f32_f32 f16_f32 bf16_f32 bf16_bf16 q4_0_f32 q4_1_f32 q4_1_int8 q5_0_f32 q8_0_f32 q8_0_int8 "
     "q2_k_f32 q3_k_f32 q4_k_f32 q4_k_int8 q5_k_f32 q6_k_f32 q6_k_int8"
 ).split()
-CLOCK = time.perf_counter  # with one thread: processor time, which others on a shared machine disturb less
-P, L, F, I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int32
+# With one thread processor time is used: others on a shared machine disturb it less.
+CLOCK = time.perf_counter
+P, L = ctypes.c_void_p, ctypes.c_int64
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -39,7 +40,10 @@ def build(march: str, compiler: str) -> ctypes.CDLL:
         out = f"{folder}/kernels.so"
         include = ROOT / "codegen" / "include" / "inferc"
         source = str(ROOT / "bench" / "kernels.cpp")
-        subprocess.run([compiler, *FLAGS, "-w", f"-march={march}", f"-I{include}", source, "-o", out], check=True)
+        subprocess.run(
+            [compiler, *FLAGS, "-w", f"-march={march}", f"-I{include}", source, "-o", out],
+            check=True,
+        )
         lib = ctypes.CDLL(out)
     lib.pool_new.restype = P
     lib.scratch_bytes.restype = L
@@ -71,17 +75,20 @@ class Machine:
 
     def read_bytes_per_s(self) -> float:
         n = self.memory.nbytes
-        call = lambda: self.lib.run_read(self.pool, P(self.memory.ctypes.data), L(n), P(self.sink.ctypes.data))
-        return n / best_seconds(call, 5)
+        args = self.pool, P(self.memory.ctypes.data), L(n), P(self.sink.ctypes.data)
+        return n / best_seconds(lambda: self.lib.run_read(*args), 5)
 
     def peak_flops(self, kind: int) -> float:
-        """0: f32 multiply-add, 1: bf16 dot product, 2: int8 dot product; each of `threads` cores."""
+        """0: f32 multiply-add, 1: bf16 dot product, 2: int8 dot product; all threads together."""
         rounds = 400_000
-        call = lambda: self.lib.run_peak(self.pool, kind, L(rounds), P(self.sink.ctypes.data))
-        return rounds * 12 * 16 * 2 * (1, 2, 4)[kind] * self.threads / best_seconds(call, 5)
+        args = self.pool, kind, L(rounds), P(self.sink.ctypes.data)
+        seconds = best_seconds(lambda: self.lib.run_peak(*args), 5)
+        return rounds * 12 * 16 * 2 * (1, 2, 4)[kind] * self.threads / seconds
 
     def launch_us(self) -> float:
-        return min(best_seconds(lambda: self.lib.run_nothing(self.pool), 200) for _ in range(3)) * 1e6
+        return (
+            min(best_seconds(lambda: self.lib.run_nothing(self.pool), 200) for _ in range(3)) * 1e6
+        )
 
 
 class Product:
@@ -91,7 +98,9 @@ class Product:
         self.machine, self.kernel, self.n, self.k = machine, kernel, n, k
         fmt, self.math = kernel.rsplit("_", 1)
         self.weights = aligned(packing.packed_bytes(fmt, n, k))
-        self.weights[:] = np.resize(np.arange(251, dtype=np.uint8) % 60, self.weights.size)  # scales stay finite
+        self.weights[:] = np.resize(
+            np.arange(251, dtype=np.uint8) % 60, self.weights.size
+        )  # scales stay finite
 
     def seconds(self, rows: int, rounds: int) -> float:
         m, lib = self.machine, self.machine.lib
@@ -110,12 +119,21 @@ def shape(text: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--march", default="native")
     parser.add_argument("--compiler", default=os.environ.get("CXX", "g++"))
-    parser.add_argument("--decode", type=shape, default=(49152, 1024), help="NxK of the decode test (default 49152x1024)")
-    parser.add_argument("--prefill", type=shape, default=(1536, 1536), help="NxK of the prefill test")
+    parser.add_argument(
+        "--decode",
+        type=shape,
+        default=(49152, 1024),
+        help="NxK of the decode test (default 49152x1024)",
+    )
+    parser.add_argument(
+        "--prefill", type=shape, default=(1536, 1536), help="NxK of the prefill test"
+    )
     parser.add_argument("--rows", type=int, default=512, help="rows of the prefill test")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("kernels", nargs="*", default=KERNELS, help=f"of {' '.join(KERNELS)}")
@@ -125,23 +143,31 @@ def main() -> None:
         CLOCK = time.thread_time
     machine = Machine(build(args.march, args.compiler), args.threads)
     peaks = [machine.peak_flops(kind) / 1e9 for kind in range(3)]
-    print(f"{args.threads} threads; peak GFLOP/s: f32 {peaks[0]:.0f}, bf16 {peaks[1]:.0f}, int8 {peaks[2]:.0f}; "
-          f"launch {machine.launch_us():.1f} us")  # fmt: skip
+    print(
+        f"{args.threads} threads; peak GFLOP/s: f32 {peaks[0]:.0f}, bf16 {peaks[1]:.0f}, "
+        f"int8 {peaks[2]:.0f}; launch {machine.launch_us():.1f} us"
+    )
     (n, k), (pn, pk) = args.decode, args.prefill
-    print(f"decode [{n}, {k}], prefill {args.rows} rows of [{pn}, {pk}]; read GB/s measured beside each kernel")
-    print(f"{'kernel':10} {'read':>6} {'M=1 GB/s':>9} {'of read':>8} {'M=8 / M=1':>10} {'prefill GFLOP/s':>16} {'of peak':>8}")
+    print(
+        f"decode [{n}, {k}], prefill {args.rows} rows of [{pn}, {pk}]; read: GB/s beside the kernel"
+    )
+    print("kernel       read  M=1 GB/s  of read  M=8 / M=1  prefill GFLOP/s  of peak")
     for kernel in args.kernels:
         decode, prefill = Product(machine, kernel, n, k), Product(machine, kernel, pn, pk)
-        read = machine.read_bytes_per_s() / 1e9
-        one = decode.seconds(1, args.rounds)
-        read = max(read, machine.read_bytes_per_s() / 1e9)
-        one = min(one, decode.seconds(1, args.rounds))
+        read, one = 0.0, float("inf")
+        for _ in range(2):
+            read = max(read, machine.read_bytes_per_s() / 1e9)
+            one = min(one, decode.seconds(1, args.rounds))
         eight = decode.seconds(8, args.rounds)
         many = prefill.seconds(args.rows, args.rounds)
         rate = decode.weights.nbytes / one / 1e9
         flops = 2 * args.rows * pn * pk / many / 1e9
         peak = peaks[{"f32": 0, "bf16": 1, "int8": 2}[decode.math]]
-        print(f"{kernel:10} {read:6.1f} {rate:9.1f} {rate / read:8.0%} {eight / one:10.2f} {flops:16.0f} {flops / peak:8.0%}", flush=True)
+        print(
+            f"{kernel:10} {read:6.1f} {rate:9.1f} {rate / read:8.0%} {eight / one:10.2f} "
+            f"{flops:16.0f} {flops / peak:8.0%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

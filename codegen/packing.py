@@ -1,14 +1,16 @@
 """Weights to the tiled layout the CPU kernels read, and back, without loss.
 
-Layout ``n16``: rows are padded with zero rows to a multiple of 16 and cut into tiles of 16; a tile is contiguous.
+Layout ``n16``: rows are padded with zero rows to a multiple of 16 and cut into tiles of 16; a tile
+is contiguous.
 
 * f32, f16: ``[N/16][K][16]``; bf16: ``[N/16][K/2][16][2]``; an odd K gets one zero column.
 * block formats: ``[N/16][K/block]`` records, see :mod:`inferc.codegen.packing_blocks`.
 
-Layout ``n16_pair`` of two matrices of one shape (gate and up): their tiles take turns, g0 u0 g1 u1 ...
+Layout ``n16_pair`` of two matrices of one shape (gate and up): their tiles take turns,
+g0 u0 g1 u1 ...
 
-Rows come and go as stored bytes ``u8[N, row_bytes]``. Packing takes one tensor at a time and holds it, its packed
-form and one chunk of tiles.
+Rows come and go as stored bytes ``u8[N, row_bytes]``. Packing takes one tensor at a time and holds
+it, its packed form and one chunk of tiles.
 """
 
 from collections.abc import Iterator
@@ -35,7 +37,9 @@ def row_bytes(fmt: str, k: int) -> int:
         raise ValueError(f"weight format {fmt!r} is unknown; known are {', '.join(FORMATS)}")
     layout = BLOCK_LAYOUTS[fmt]
     if k % layout.block_elements:
-        raise ValueError(f"{fmt} stores {layout.block_elements} elements a block; rows of {k} elements do not divide")
+        raise ValueError(
+            f"{fmt} stores {layout.block_elements} elements a block; rows of {k} do not divide"
+        )
     return k // layout.block_elements * layout.block_bytes
 
 
@@ -70,7 +74,9 @@ def unpack(fmt: str, packed: Bytes, n: int, k: int) -> Bytes:
 def pack_pair(fmt: str, gate: Bytes, up: Bytes) -> Bytes:
     """Two matrices of one shape, tiles taking turns."""
     if gate.shape != up.shape:
-        raise ValueError(f"a gated pair needs equal shapes; gate has {gate.shape}, up has {up.shape} (rows, bytes)")
+        raise ValueError(
+            f"a gated pair needs equal shapes (rows, bytes): gate {gate.shape}, up {up.shape}"
+        )
     out = np.empty((_tiles(gate.shape[0]), 2, _tile_bytes_of(fmt, gate)), np.uint8)
     _pack_into(fmt, gate, out[:, 0])
     _pack_into(fmt, up, out[:, 1])
@@ -95,7 +101,9 @@ def _padded_k(fmt: str, k: int) -> int:
 def _k_of(fmt: str, nbytes: int) -> int:
     unit_bytes, unit = (DENSE_BYTES[fmt], 1) if fmt in DENSE_BYTES else _block_unit(fmt)
     if nbytes % unit_bytes:
-        raise ValueError(f"a row of {fmt} is a multiple of {unit_bytes} bytes; got rows of {nbytes} bytes")
+        raise ValueError(
+            f"a row of {fmt} is a multiple of {unit_bytes} bytes; got rows of {nbytes} bytes"
+        )
     return nbytes // unit_bytes * unit
 
 
@@ -127,7 +135,7 @@ def _pack_into(fmt: str, rows: Bytes, out: Bytes) -> None:
 
 
 def _padded(fmt: str, part: Bytes, tiles: int) -> Bytes:
-    """Whole tiles ``u8[tiles, 16, row_bytes]``: zero rows below, and a zero column behind an odd K."""
+    """Whole tiles ``u8[tiles, 16, row_bytes]``: zero rows below, a zero column behind odd K."""
     nbytes = row_bytes(fmt, _padded_k(fmt, _k_of(fmt, part.shape[1])))
     if part.shape != (tiles * TILE_ROWS, nbytes):
         whole = np.zeros((tiles * TILE_ROWS, nbytes), np.uint8)
@@ -142,14 +150,20 @@ def _pack_tiles(fmt: str, rows: Bytes) -> Bytes:
         unit = DENSE_BYTES[fmt] * (2 if fmt == "bf16" else 1)
         return rows.reshape(tiles, TILE_ROWS, -1, unit).transpose(0, 2, 1, 3).reshape(tiles, -1)
     layout = BLOCK_LAYOUTS[fmt]
-    return pack_blocks(layout, rows.reshape(tiles, TILE_ROWS, -1, layout.block_bytes)).reshape(tiles, -1)
+    return pack_blocks(layout, rows.reshape(tiles, TILE_ROWS, -1, layout.block_bytes)).reshape(
+        tiles, -1
+    )
 
 
 def _unpack_tiles(fmt: str, tiles: Bytes) -> Bytes:
     count = tiles.shape[0]
     if fmt in DENSE_BYTES:
         unit = DENSE_BYTES[fmt] * (2 if fmt == "bf16" else 1)
-        return tiles.reshape(count, -1, TILE_ROWS, unit).transpose(0, 2, 1, 3).reshape(count * TILE_ROWS, -1)
+        return (
+            tiles.reshape(count, -1, TILE_ROWS, unit)
+            .transpose(0, 2, 1, 3)
+            .reshape(count * TILE_ROWS, -1)
+        )
     layout = BLOCK_LAYOUTS[fmt]
     records = tiles.reshape(count, -1, TILE_ROWS * layout.block_bytes)
     return unpack_blocks(layout, records).reshape(count * TILE_ROWS, -1)
@@ -160,5 +174,7 @@ def _unpack_from(fmt: str, tiles: Bytes, n: int, k: int) -> Bytes:
     out = np.empty((n, nbytes), np.uint8)
     for chunk in _chunks(tiles.shape[0], tiles.shape[1]):
         begin, end = chunk.start * TILE_ROWS, min(n, chunk.stop * TILE_ROWS)
-        out[begin:end] = _unpack_tiles(fmt, np.ascontiguousarray(tiles[chunk]))[: end - begin, :nbytes]
+        out[begin:end] = _unpack_tiles(fmt, np.ascontiguousarray(tiles[chunk]))[
+            : end - begin, :nbytes
+        ]
     return out

@@ -14,7 +14,7 @@ def _prepared_bytes(rows: int, k: int) -> int:
 
 
 def matmul_scratch_bytes(rows: int, k: int) -> int:
-    """Scratch of one worker for up to ``rows`` rows of ``k``; a kernel needs this times the workers."""
+    """Scratch of one worker for up to ``rows`` rows of ``k``; a kernel needs that many times."""
     panel_rows = 112 if k <= 4096 else 56
     prepared = min(_round_up(rows, 8) + 14, panel_rows + 14)
     return _round_up(_prepared_bytes(prepared, k) + 28 * 128, 64) + _CHUNK_BYTES + _PANEL_BYTES

@@ -1,8 +1,8 @@
 // Activation rows as the matmul kernels read them: R rows side by side, in 4-byte units along k.
 //
-// A unit is one float (MathF32), two bf16 (MathBf16 with the instruction) or four int8 (MathInt8). Beside
-// the units: sums of x over each weight group, for formats with a minimum or an offset; for int8 the
-// scale of each run of 32 and the integer sums.
+// A unit is one float (MathF32), two bf16 (MathBf16 with the instruction) or four int8 (MathInt8).
+// Beside the units: sums of x over each weight group, for formats with a minimum or an offset; for
+// int8 the scale of each run of 32 and the integer sums.
 #pragma once
 
 #include "weights.h"
@@ -99,8 +99,8 @@ INFERC_INLINE void prepare_row_bf16(uint8_t *units, const float *x, int64_t rows
     }
 }
 
-// One run of 32: scale = max |x| / 127, integers to nearest even. Returns nothing for an all-zero run
-// but zeros. isum gets the integer sums of groups of `group`.
+// One run of 32: scale = max |x| / 127, integers to nearest even. Returns nothing for an all-zero
+// run but zeros. isum gets the integer sums of groups of `group`.
 INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows, float *scale,
                                     int32_t *isum, int group) {
     f32x16 a = load(x), b = load(x + 16);
@@ -123,14 +123,16 @@ INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows
 }
 
 template <class W>
-INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows, int64_t r, int64_t k) {
+INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows, int64_t r,
+                                    int64_t k) {
     Panel p = panel_at<W, MathInt8>(blob, rows, k, 0);
     float *sum = (float *)p.sum + r, *scale = (float *)p.scale + r;
     int32_t *isum = (int32_t *)p.isum + r;
     constexpr int kGroups = 32 / W::group;
     for (int64_t i = 0; i < k; i += 32) {
         int64_t at = i / 32 * rows, group_at = i / W::group * rows;
-        prepare_run_int8(blob + 4 * r + rows * i, x + i, rows, scale + at, isum + group_at, W::group);
+        prepare_run_int8(blob + 4 * r + rows * i, x + i, rows, scale + at, isum + group_at,
+                         W::group);
         for (int g = 0; g < kGroups; g++)
             sum[group_at + g * rows] = scale[at] * float(isum[group_at + g * rows]);
     }

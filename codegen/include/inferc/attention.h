@@ -1,9 +1,9 @@
 // Causal attention over paged keys and values, for any ragged batch: attention_decode(),
 // attention_prefill(), and attention_merge() when attention_is_split().
 //
-// Work items are (sequence, KV head, tile of query rows); the pages of an item are walked once for all
-// its rows. With fewer items than workers can share evenly, items are single partitions of a context and
-// merged behind a barrier. A row's result depends on its context only.
+// Work items are (sequence, KV head, tile of query rows); the pages of an item are walked once for
+// all its rows. With fewer items than workers can share evenly, items are single partitions of a
+// context and merged behind a barrier. A row's result depends on its context only.
 #pragma once
 
 #include "attention_core.h"
@@ -29,7 +29,8 @@ struct AttentionArgs {
     int64_t scratch_bytes;
 };
 
-// ---- scratch ------------------------------------------------------------------------------------------
+// ---- scratch
+// ------------------------------------------------------------------------------------------
 
 INFERC_INLINE int64_t attention_worker_bytes(int64_t k_dim, int64_t v_dim) {
     int64_t floats = kTileQueryRows * (k_dim + kMaxPageTokens + 2 * round_up(v_dim, 16));
@@ -44,18 +45,20 @@ INFERC_INLINE size_t attention_scratch_bytes(int heads, int kv_heads, int k_dim,
                                              int64_t context_tokens, int workers) {
     int64_t partials = 0;
     if (workers > 1 && context_tokens > kPartitionTokens)
-        partials = 4 * workers * int64_t(heads / kv_heads) * ceil_div(context_tokens, kPartitionTokens);
+        partials =
+            4 * workers * int64_t(heads / kv_heads) * ceil_div(context_tokens, kPartitionTokens);
     return size_t(workers * attention_worker_bytes(k_dim, v_dim) +
                   partials * attention_partial_floats(v_dim) * 4);
 }
 
-// ---- items --------------------------------------------------------------------------------------------
+// ---- items
+// --------------------------------------------------------------------------------------------
 
 struct AttentionPlan {
-    int group;         // query heads of a KV head
-    int head_rows;     // of them in one tile
-    int head_chunks;   // tiles a group needs
-    int tile_tokens;   // tokens in one tile
+    int group;           // query heads of a KV head
+    int head_rows;       // of them in one tile
+    int head_chunks;     // tiles a group needs
+    int tile_tokens;     // tokens in one tile
     int64_t partitions;  // of the longest context; 0: not split
 };
 
@@ -94,15 +97,20 @@ INFERC_INLINE int64_t first_page_token(const AttentionArgs &a, int64_t position)
     return first / a.page_tokens * a.page_tokens;
 }
 
-INFERC_INLINE float *attention_partial(const AttentionArgs &a, const AttentionPlan &plan, int workers,
-                                       int64_t token, int64_t head, int64_t partition) {
-    float *base = (float *)((uint8_t *)a.scratch + workers * attention_worker_bytes(a.k_dim, a.v_dim));
-    return base + ((token * a.heads + head) * plan.partitions + partition) * attention_partial_floats(a.v_dim);
+INFERC_INLINE float *attention_partial(const AttentionArgs &a, const AttentionPlan &plan,
+                                       int workers, int64_t token, int64_t head,
+                                       int64_t partition) {
+    float *base =
+        (float *)((uint8_t *)a.scratch + workers * attention_worker_bytes(a.k_dim, a.v_dim));
+    return base + ((token * a.heads + head) * plan.partitions + partition) *
+                      attention_partial_floats(a.v_dim);
 }
 
-// ---- one item -----------------------------------------------------------------------------------------
+// ---- one item
+// -----------------------------------------------------------------------------------------
 
-INFERC_INLINE void load_queries(const AttentionArgs &a, const AttentionItem &item, QueryTile &tile, float *q) {
+INFERC_INLINE void load_queries(const AttentionArgs &a, const AttentionItem &item, QueryTile &tile,
+                                float *q) {
     int rows = 0;
     for (int64_t t = item.token; t < item.token + item.tokens; t++)
         for (int h = 0; h < item.heads; h++) tile.position[rows++] = a.positions[t];
@@ -127,7 +135,8 @@ INFERC_INLINE void reset(SoftmaxState &state, int rows, int64_t stride) {
 
 INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &item, int worker) {
     QueryTile tile;
-    float *mine = (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+    float *mine =
+        (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
     tile.k_dim = a.k_dim, tile.v_dim = a.v_dim, tile.out_stride = round_up(a.v_dim, 16);
     tile.page_tokens = a.page_tokens;
     tile.scale = a.scale, tile.softcap = a.softcap, tile.window = a.window;
@@ -140,8 +149,8 @@ INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &
 
 // Walks the pages of one partition, key positions [begin, end).
 template <class KV>
-INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem &item, QueryTile &tile,
-                                    int64_t begin, int64_t end) {
+INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem &item,
+                                    QueryTile &tile, int64_t begin, int64_t end) {
     reset(tile.part, tile.rows, tile.out_stride);
     const int32_t *table = a.block_tables + int64_t(item.sequence) * a.table_stride;
     for (int64_t base = begin; base < end; base += a.page_tokens) {
@@ -152,19 +161,21 @@ INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem 
     }
 }
 
-INFERC_INLINE void write_rows(const AttentionArgs &a, const AttentionItem &item, const QueryTile &tile) {
+INFERC_INLINE void write_rows(const AttentionArgs &a, const AttentionItem &item,
+                              const QueryTile &tile) {
     for (int row = 0; row < tile.rows; row++) {
         int64_t t = item.token + row / item.heads, h = item.head + row % item.heads;
         float *to = a.out + t * a.out_stride + h * a.v_dim;
         const float *from = tile.total.out + row * tile.out_stride;
         for (int64_t e = 0; e < a.v_dim; e += 16)
-            store(to + e, load(from + e) / splat(tile.total.sum[row]), int(min_of(16, a.v_dim - e)));
+            store(to + e, load(from + e) / splat(tile.total.sum[row]),
+                  int(min_of(16, a.v_dim - e)));
     }
 }
 
 template <class KV>
-INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &plan, const AttentionItem &item,
-                                 int worker, int workers) {
+INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &plan,
+                                 const AttentionItem &item, int worker, int workers) {
     QueryTile tile = query_tile(a, item, worker);
     reset(tile.total, tile.rows, tile.out_stride);
     for (int64_t begin = item.begin; begin < item.end;) {
@@ -180,7 +191,8 @@ INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &pl
                 to[tile.out_stride] = maximum, to[tile.out_stride + 1] = sum;
             } else {
                 combine_row(&tile.total.maximum[row], &tile.total.sum[row],
-                            tile.total.out + row * tile.out_stride, maximum, sum, out, tile.out_stride);
+                            tile.total.out + row * tile.out_stride, maximum, sum, out,
+                            tile.out_stride);
             }
         }
         begin = end;
@@ -188,11 +200,13 @@ INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &pl
     if (plan.partitions == 0) write_rows(a, item, tile);
 }
 
-// ---- all items ----------------------------------------------------------------------------------------
+// ---- all items
+// ----------------------------------------------------------------------------------------
 
 // Calls visit(item) for every item, in an order that keeps items of one KV head together.
 template <class Visit>
-INFERC_INLINE void for_each_item(const AttentionArgs &a, const AttentionPlan &plan, const Visit &visit) {
+INFERC_INLINE void for_each_item(const AttentionArgs &a, const AttentionPlan &plan,
+                                 const Visit &visit) {
     for (int r = 0; r < a.sequences; r++)
         for (int chunk = 0; chunk < a.kv_heads * plan.head_chunks; chunk++) {
             AttentionItem item;
@@ -202,7 +216,8 @@ INFERC_INLINE void for_each_item(const AttentionArgs &a, const AttentionPlan &pl
             item.head = item.kv_head * plan.group + first;
             item.heads = int(min_of(plan.head_rows, plan.group - first));
             int64_t stop = a.sequence_starts[r + 1];
-            for (item.token = a.sequence_starts[r]; item.token < stop; item.token += plan.tile_tokens) {
+            for (item.token = a.sequence_starts[r]; item.token < stop;
+                 item.token += plan.tile_tokens) {
                 item.tokens = min_of(plan.tile_tokens, stop - item.token);
                 item.begin = first_page_token(a, a.positions[item.token]);
                 item.end = int64_t(a.positions[item.token + item.tokens - 1]) + 1;
@@ -238,8 +253,8 @@ INFERC_INLINE void run_attention(const AttentionArgs &a, int worker, int workers
 }
 
 // One new token a sequence or any ragged batch: same code, same bits.
-// Flops: 2 (k_dim + v_dim) a query head and visible key. Bytes: K and V of the visible pages once a tile of
-// query rows (once a sequence and KV head when decoding), q and out once.
+// Flops: 2 (k_dim + v_dim) a query head and visible key. Bytes: K and V of the visible pages once a
+// tile of query rows (once a sequence and KV head when decoding), q and out once.
 template <class KV>
 INFERC_NOINLINE void attention_decode(const AttentionArgs &a, int worker, int workers) {
     run_attention<KV>(a, worker, workers);
@@ -259,9 +274,11 @@ INFERC_NOINLINE void attention_merge(const AttentionArgs &a, int worker, int wor
     for (int64_t row = mine.begin; row < mine.end; row++) {
         int64_t token = row / a.heads, head = row % a.heads, position = a.positions[token];
         float maximum = -__builtin_inff(), sum = 0.0f;
-        float *out = (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+        float *out =
+            (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
         memset(out, 0, size_t(width) * 4);
-        for (int64_t p = first_page_token(a, position) / kPartitionTokens; p <= position / kPartitionTokens; p++) {
+        for (int64_t p = first_page_token(a, position) / kPartitionTokens;
+             p <= position / kPartitionTokens; p++) {
             const float *from = attention_partial(a, plan, workers, token, head, p);
             combine_row(&maximum, &sum, out, from[width], from[width + 1], from, width);
         }

@@ -1,8 +1,9 @@
 // Inner loops of attention.h: query rows that share a KV head, against one page.
 //
-// A row is one query head of one token. Order of operations for a row, whatever shares the tile with it:
-// scores are chains over the head dimension; a page updates (maximum, sum, output) of the running
-// partition; partitions of kPartitionTokens absolute positions are combined in order of position.
+// A row is one query head of one token. Order of operations for a row, whatever shares the tile
+// with it: scores are chains over the head dimension; a page updates (maximum, sum, output) of the
+// running partition; partitions of kPartitionTokens absolute positions are combined in order of
+// position.
 #pragma once
 
 #include "vmath.h"
@@ -11,7 +12,7 @@ namespace inferc {
 inline namespace INFERC_ISA {
 
 constexpr int kPartitionTokens = 256;
-constexpr int kTileQueryRows = 32;   // rows that walk the pages together
+constexpr int kTileQueryRows = 32;  // rows that walk the pages together
 constexpr int kMaxPageTokens = 64;
 
 // Softmax state of the rows of a tile; outputs are [row][stride].
@@ -44,30 +45,25 @@ constexpr int out_vectors(int rows) { return rows >= 4 ? 1 : 2; }
 #endif
 
 template <class KV, int R, int N>
-INFERC_INLINE void score_block(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q, float *s) {
+INFERC_INLINE void score_block(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q,
+                               float *s) {
     f32x16 acc[R][N];
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) acc[r][n] = zero();
+    INFERC_EACH(r, R)
+        INFERC_EACH(n, N) acc[r][n] = zero();
     for (int64_t d = 0; d < k_dim; d++, k += page_tokens, q += R) {
         f32x16 key[N];
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) key[n] = load(k + 16 * n);
-        INFERC_UNROLL
-        for (int r = 0; r < R; r++)
-            INFERC_UNROLL
-            for (int n = 0; n < N; n++) acc[r][n] = fma(splat(q[r]), key[n], acc[r][n]);
+        INFERC_EACH(n, N) key[n] = load(k + 16 * n);
+        INFERC_EACH(r, R)
+            INFERC_EACH(n, N) acc[r][n] = fma(splat(q[r]), key[n], acc[r][n]);
     }
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) store(s + r * page_tokens + 16 * n, acc[r][n]);
+    INFERC_EACH(r, R)
+        INFERC_EACH(n, N) store(s + r * page_tokens + 16 * n, acc[r][n]);
 }
 
 // s[R][page_tokens] = q . k for all tokens of the page; q is [k_dim][R].
 template <class KV, int R>
-INFERC_NOINLINE void score_rows(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q, float *s) {
+INFERC_NOINLINE void score_rows(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q,
+                                float *s) {
     int64_t t = 0;
     for (; t + 16 * kScoreVectors <= page_tokens; t += 16 * kScoreVectors)
         score_block<KV, R, kScoreVectors>(k + t, page_tokens, k_dim, q, s + t);
@@ -77,39 +73,33 @@ INFERC_NOINLINE void score_rows(const KV *k, int64_t page_tokens, int64_t k_dim,
 
 template <class KV, int R, int N>
 INFERC_INLINE void mix_block(const KV *v, int64_t v_dim, int lanes, int64_t tokens, const float *p,
-                             int64_t page_tokens, const float *factor, float *out, int64_t out_stride) {
+                             int64_t page_tokens, const float *factor, float *out,
+                             int64_t out_stride) {
     f32x16 acc[R][N];
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
+    INFERC_EACH(r, R)
+        INFERC_EACH(n, N) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
     for (int64_t t = 0; t < tokens; t++, v += v_dim) {
         f32x16 value[N];
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
-        INFERC_UNROLL
-        for (int r = 0; r < R; r++)
-            INFERC_UNROLL
-            for (int n = 0; n < N; n++)
-                acc[r][n] = fma(splat(p[r * page_tokens + t]), value[n], acc[r][n]);
+        INFERC_EACH(n, N) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
+        INFERC_EACH(r, R)
+            INFERC_EACH(n, N) acc[r][n] = fma(splat(p[r * page_tokens + t]), value[n], acc[r][n]);
     }
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int n = 0; n < N; n++) store(out + r * out_stride + 16 * n, acc[r][n]);
+    INFERC_EACH(r, R)
+        INFERC_EACH(n, N) store(out + r * out_stride + 16 * n, acc[r][n]);
 }
 
 // out[R] = out * factor + p . v over the first `tokens` of the page.
 template <class KV, int R>
-INFERC_NOINLINE void mix_rows(const KV *v, int64_t v_dim, int64_t tokens, const float *p, int64_t page_tokens,
-                              const float *factor, float *out, int64_t out_stride) {
+INFERC_NOINLINE void mix_rows(const KV *v, int64_t v_dim, int64_t tokens, const float *p,
+                              int64_t page_tokens, const float *factor, float *out,
+                              int64_t out_stride) {
     constexpr int N = out_vectors(R);
     int64_t e = 0;
     for (; e + 16 * N <= v_dim; e += 16 * N)
         mix_block<KV, R, N>(v + e, v_dim, 16, tokens, p, page_tokens, factor, out + e, out_stride);
     for (; e < v_dim; e += 16)
-        mix_block<KV, R, 1>(v + e, v_dim, int(min_of(16, v_dim - e)), tokens, p, page_tokens, factor,
-                            out + e, out_stride);
+        mix_block<KV, R, 1>(v + e, v_dim, int(min_of(16, v_dim - e)), tokens, p, page_tokens,
+                            factor, out + e, out_stride);
 }
 
 template <class KV>
@@ -130,7 +120,8 @@ INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k) {
 }
 
 template <class KV>
-INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, int64_t tokens, const float *factor) {
+INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, int64_t tokens,
+                            const float *factor) {
     const int64_t stride = tile.out_stride, pt = tile.page_tokens;
     for (int row = 0; row < tile.rows;) {
         int group = row_group(tile.rows - row);
@@ -145,7 +136,9 @@ INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, int64_t tokens, 
     }
 }
 
-INFERC_INLINE float finite_or_zero(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
+INFERC_INLINE float finite_or_zero(float maximum) {
+    return maximum == -__builtin_inff() ? 0.0f : maximum;
+}
 
 // Scores of one row: scaled, capped, hidden keys at -inf. Returns the largest.
 // Token t of the page is visible iff low < t <= high.
@@ -207,8 +200,8 @@ INFERC_INLINE void attend_page(QueryTile &tile, const KV *k, const KV *v, int64_
 }
 
 // (maximum, sum, out) of a row joined with those of the next partition.
-INFERC_INLINE void combine_row(float *maximum, float *sum, float *out, float next_maximum, float next_sum,
-                               const float *next_out, int64_t width) {
+INFERC_INLINE void combine_row(float *maximum, float *sum, float *out, float next_maximum,
+                               float next_sum, const float *next_out, int64_t width) {
     float largest = *maximum > next_maximum ? *maximum : next_maximum;
     float shift = finite_or_zero(largest);
     float both[16] = {*maximum - shift, next_maximum - shift};

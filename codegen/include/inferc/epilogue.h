@@ -1,4 +1,5 @@
-// Ready-made epilogues of matmul() and matmul_gated(). A generated kernel writes its own where it fuses more.
+// Ready-made epilogues of matmul() and matmul_gated(). A generated kernel writes its own where it
+// fuses more.
 #pragma once
 
 #include "vmath.h"
@@ -44,7 +45,8 @@ template <class Act>
 struct Glu {
     float *y;
     int64_t stride;
-    INFERC_INLINE void operator()(int64_t row, int64_t col, int lanes, f32x16 gate, f32x16 up) const {
+    INFERC_INLINE void operator()(int64_t row, int64_t col, int lanes, f32x16 gate,
+                                  f32x16 up) const {
         store(y + row * stride + col, Act::apply(gate) * up, lanes);
     }
 };

@@ -1,4 +1,5 @@
-// Behind the q, k, v projections: per-head RMS norm, rotary embedding, q to its buffer, k and v to the pages.
+// Behind the q, k, v projections: per-head RMS norm, rotary embedding, q to its buffer, k and v to
+// the pages.
 #pragma once
 
 #include "rows.h"
@@ -14,14 +15,14 @@ struct KvAppendArgs {
     int64_t q_stride, k_stride, v_stride;
     float *q_out;  // [tokens][heads * k_dim], may be q itself; nullptr: q stays as it is
     int64_t q_out_stride;
-    void *k_pool;  // [page][kv_head][k_dim][page_tokens]
-    void *v_pool;  // [page][kv_head][page_tokens][v_dim]
+    void *k_pool;          // [page][kv_head][k_dim][page_tokens]
+    void *v_pool;          // [page][kv_head][page_tokens][v_dim]
     const int32_t *slots;  // page * page_tokens + offset in the page
     int32_t tokens, heads, kv_heads, k_dim, v_dim, page_tokens;
     int32_t rotary_dim;  // elements of a head that turn, from the first; 0: no rope
     Pairing pairing;
-    const float *cos, *sin;         // [tokens][rotary_dim / 2]
-    const float *q_norm, *k_norm;   // weights [k_dim] of a norm before the rope, or nullptr
+    const float *cos, *sin;        // [tokens][rotary_dim / 2]
+    const float *q_norm, *k_norm;  // weights [k_dim] of a norm before the rope, or nullptr
     float eps;
 };
 
@@ -48,7 +49,8 @@ INFERC_INLINE void rope_interleaved(float *x, const float *cos, const float *sin
 }
 
 // Norm and rope of one head of token t, into `to` (may be `from`).
-INFERC_INLINE void turn_head(const KvAppendArgs &a, const float *from, const float *norm, int64_t t, float *to) {
+INFERC_INLINE void turn_head(const KvAppendArgs &a, const float *from, const float *norm, int64_t t,
+                             float *to) {
     if (norm)
         scale_row(from, 0.0f, rms_factor(from, a.k_dim, a.eps), norm, nullptr, to, a.k_dim);
     else if (to != from)

@@ -1,10 +1,10 @@
 // y[rows, n] = x[rows, k] times the transpose of a packed weight matrix [n, k], results given to an
 // epilogue. Signatures: matmul() and matmul_gated() at the end.
 //
-// Up to kDirectRows rows: weights are decoded in registers and used at once (decode steps, bound by the
-// bytes of the weights). More: panels of up to kPanelRows rows are prepared once in scratch; for each pair
-// of tiles a panel of weights is decoded once and used by all of them.
-// Work is split by columns, for many rows also by rows; neither changes a result.
+// Up to kDirectRows rows: weights are decoded in registers and used at once (decode steps, bound by
+// the bytes of the weights). More: panels of up to kPanelRows rows are prepared once in scratch;
+// for each pair of tiles a panel of weights is decoded once and used by all of them. Work is split
+// by columns, for many rows also by rows; neither changes a result.
 #pragma once
 
 #include "matmul_core.h"
@@ -42,8 +42,8 @@ struct MatmulShare {
     Range rows, units;
 };
 
-// Columns are split first. Rows are split too where that evens out the shares and leaves each worker
-// enough rows to reuse what it decodes.
+// Columns are split first. Rows are split too where that evens out the shares and leaves each
+// worker enough rows to reuse what it decodes.
 INFERC_INLINE MatmulShare matmul_share(int64_t rows, int64_t units, int worker, int workers) {
     int best = 1;
     for (int by_rows = 2; by_rows <= workers && rows / by_rows >= 64; by_rows++) {
@@ -116,8 +116,8 @@ INFERC_INLINE void matmul_panels(const MatmulJob &job, const MatmulScratch &s, i
 }
 
 template <class W, class Math, class Emit>
-INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int64_t row, int64_t valid,
-                              const Emit &emit) {
+INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                              int64_t valid, const Emit &emit) {
     if (valid == 1) return matmul_direct<W, Math, 1>(job, s, row, valid, emit);
     if (valid == 2) return matmul_direct<W, Math, 2>(job, s, row, valid, emit);
     if (valid <= 4) return matmul_direct<W, Math, 4>(job, s, row, valid, emit);
@@ -125,8 +125,8 @@ INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int6
 }
 
 template <class W, class Math, class Emit>
-INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int64_t row, int64_t valid,
-                               int tile_rows, const Emit &emit) {
+INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                               int64_t valid, int tile_rows, const Emit &emit) {
     static_assert(kTileRows <= 14 && kTileRows % 2 == 0, "the cases below");
     constexpr int R = kTileRows;
     if (tile_rows == R) return matmul_panels<W, Math, R>(job, s, row, valid, emit);
@@ -138,15 +138,16 @@ INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int
         if (tile_rows == R - 6) return matmul_panels<W, Math, R - 6>(job, s, row, valid, emit);
 }
 
-// `units` column units of kUnit tiles each; emit(row, rows, tile, tiles, values, row stride of values).
+// `units` column units of kUnit tiles each; emit(row, rows, tile, tiles, values, row stride of
+// values).
 template <class W, class Math, int kUnit, class Emit>
 INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, int64_t rows,
                               int64_t units, int64_t k, const Emit &emit, void *scratch, int worker,
                               int workers) {
     MatmulScratch s = matmul_scratch(scratch, rows, k, worker);
     MatmulShare mine = matmul_share(rows, units, worker, workers);
-    MatmulJob job = {x, x_stride, k, (const uint8_t *)w,
-                     {mine.units.begin * kUnit, mine.units.end * kUnit}};
+    MatmulJob job = {
+        x, x_stride, k, (const uint8_t *)w, {mine.units.begin * kUnit, mine.units.end * kUnit}};
     if (job.tiles.begin == job.tiles.end) return;
     for (int64_t row = mine.rows.begin; row < mine.rows.end;) {
         int64_t left = mine.rows.end - row;
@@ -163,22 +164,25 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
     }
 }
 
-// y = x wT. W: F32 BF16 F16 Q4_0 ... Q6_K; Math: MathF32 (any W), MathBf16 (BF16), MathInt8 (blocks).
-// epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but at the end of n.
-// Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what the epilogue touches.
+// y = x wT. W: F32 BF16 F16 Q4_0 ... Q6_K; Math: MathF32 (any W), MathBf16 (BF16), MathInt8
+// (blocks). epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but at
+// the end of n. Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what the
+// epilogue touches.
 template <class W, class Math, class Epilogue>
-INFERC_NOINLINE void matmul(const float *x, int64_t x_stride, const void *w, int64_t rows, int64_t n,
-                            int64_t k, const Epilogue &epilogue, void *scratch, int worker,
-                            int workers) {
+INFERC_NOINLINE void matmul(const float *x, int64_t x_stride, const void *w, int64_t rows,
+                            int64_t n, int64_t k, const Epilogue &epilogue, void *scratch,
+                            int worker, int workers) {
     auto emit = [&](int64_t row, int64_t count, int64_t tile, int tiles, const float *values,
                     int64_t stride) {
         for (int64_t r = 0; r < count; r++)
             for (int t = 0; t < tiles; t++) {
                 int64_t col = (tile + t) * 16;
-                epilogue(row + r, col, int(min_of(16, n - col)), load(values + r * stride + 16 * t));
+                epilogue(row + r, col, int(min_of(16, n - col)),
+                         load(values + r * stride + 16 * t));
             }
     };
-    run_matmul<W, Math, 1>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker, workers);
+    run_matmul<W, Math, 1>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker,
+                           workers);
 }
 
 // Both matrices [n, k] of a gated pair, layout n16_pair: epilogue(row, col, lanes, gate, up).
@@ -196,7 +200,8 @@ INFERC_NOINLINE void matmul_gated(const float *x, int64_t x_stride, const void *
                 epilogue(row + r, col, int(min_of(16, n - col)), load(at), load(at + 16));
             }
     };
-    run_matmul<W, Math, 2>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker, workers);
+    run_matmul<W, Math, 2>(x, x_stride, w, rows, ceil_div(n, 16), k, emit, scratch, worker,
+                           workers);
 }
 
 }  // namespace INFERC_ISA

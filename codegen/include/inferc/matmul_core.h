@@ -1,9 +1,9 @@
 // The inner loops of matmul.h: tiles of 16 matrix rows times a handful of activation rows.
 //
-// The one rule: the float operations that make an output element depend on k only. Dense weights: one
-// chain of multiply-adds over k. Block weights: a chain inside each group, from zero, then
-// total = fma(scale, chain, total) and, with minima, total = fma(minimum, sum of x in the group, total).
-// Every kernel below keeps that order, whatever its number of rows and columns.
+// The one rule: the float operations that make an output element depend on k only. Dense weights:
+// one chain of multiply-adds over k. Block weights: a chain inside each group, from zero, then
+// total = fma(scale, chain, total) and, with minima, total = fma(minimum, sum of x in the group,
+// total). Every kernel below keeps that order, whatever its number of rows and columns.
 #pragma once
 
 #include "activations.h"
@@ -13,7 +13,7 @@ namespace inferc {
 inline namespace INFERC_ISA {
 
 #if defined(INFERC_AVX512)
-constexpr int kDirectRows = 8;                  // most rows for which weights are decoded in registers
+constexpr int kDirectRows = 8;  // most rows for which weights are decoded in registers
 constexpr int kTileRows = 14, kTileRowsMin = 8;  // rows of a register tile over a decoded panel
 constexpr int kTileColumns = 2;
 #elif defined(INFERC_AVX2)
@@ -26,7 +26,8 @@ constexpr int kTileRows = 4, kTileRowsMin = 4;
 constexpr int kTileColumns = 1;
 #endif
 
-// Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the prefetcher.
+// Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the
+// prefetcher.
 constexpr int direct_columns(int rows) {
 #if defined(INFERC_AVX512)
     return rows <= 2 ? 4 : 2;
@@ -35,12 +36,13 @@ constexpr int direct_columns(int rows) {
 #endif
 }
 
-constexpr int kChunkTiles = 4;     // tiles whose results wait for the epilogue together
-constexpr int kPairTiles = 2;     // the same over decoded panels
-constexpr int kPanelK = 256;       // k of a decoded weight panel: 32 KiB for two tiles in f32
+constexpr int kChunkTiles = 4;  // tiles whose results wait for the epilogue together
+constexpr int kPairTiles = 2;   // the same over decoded panels
+constexpr int kPanelK = 256;    // k of a decoded weight panel: 32 KiB for two tiles in f32
 constexpr int kPrefetchBytes = 2048;
 
-// ---- decoding and multiplying, by arithmetic --------------------------------------------------------
+// ---- decoding and multiplying, by arithmetic
+// --------------------------------------------------------
 
 // A run is what is decoded at once: two k of dense weights, a quad of block weights.
 // `vectors` of a run meet as many 4-byte activation units.
@@ -50,7 +52,8 @@ struct Operand {
     typedef f32x16 Acc;
     static constexpr int vectors = W::blocks ? 4 : 2;
 
-    // An integer in the top byte converts to 2^24 times its value, exactly; the scale takes it back.
+    // An integer in the top byte converts to 2^24 times its value, exactly; the scale takes it
+    // back.
     static constexpr float scale_factor = 0x1p-24f;
 
     static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
@@ -81,7 +84,9 @@ struct Operand<BF16, MathBf16> {
     typedef i32x16 Vector;
     typedef f32x16 Acc;
     static constexpr int vectors = 1;
-    static INFERC_INLINE void decode(const uint8_t *at, int, int, Vector *out) { *out = load_i(at); }
+    static INFERC_INLINE void decode(const uint8_t *at, int, int, Vector *out) {
+        *out = load_i(at);
+    }
     static INFERC_INLINE Acc start(const Panel &, int64_t) { return zero(); }
     static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
         return dot_bf16(acc, w, splat_i(load_scalar<int32_t>(unit)));
@@ -114,23 +119,21 @@ struct Operand<W, MathInt8> {
 
 template <class W, class Math>
 INFERC_INLINE f32x16 finish_group(f32x16 total, f32x16 scale, const f32x16 *minimum,
-                                  typename Operand<W, Math>::Acc acc, const Panel &a, int64_t scale_at,
-                                  int64_t sum_at) {
+                                  typename Operand<W, Math>::Acc acc, const Panel &a,
+                                  int64_t scale_at, int64_t sum_at) {
     total = Operand<W, Math>::fold(total, scale, acc, a, scale_at);
     if constexpr (W::has_min) total = fma(*minimum, splat(a.sum[sum_at]), total);
     return total;
 }
 
-// Lines to come of C neighbouring tiles, `offset` bytes into them: behind the end of a tile goes its
-// successor C tiles on, which the same stream reads next.
-template <int C>
-INFERC_INLINE void prefetch_tiles(const uint8_t *tile, int64_t stride, int64_t offset, int64_t nbytes) {
+// Lines to come of C neighbouring tiles, `offset` bytes into them: behind the end of a tile goes
+// its successor C tiles on, which the same stream reads next.
+template <int C, int64_t kBytes>
+INFERC_INLINE void prefetch_tiles(const uint8_t *tile, int64_t stride, int64_t offset) {
     offset += kPrefetchBytes;
     if (offset >= stride) offset += (C - 1) * stride;
-    INFERC_UNROLL
-    for (int c = 0; c < C; c++)
-        INFERC_UNROLL
-        for (int64_t line = 0; line < nbytes; line += 64) prefetch(tile + c * stride + offset + line);
+    INFERC_EACH(c, C)
+        INFERC_EACH(line, (kBytes + 63) / 64) prefetch(tile + c * stride + offset + 64 * line);
 }
 
 INFERC_INLINE void store_vector(uint8_t *p, f32x16 v) { store((float *)p, v); }
@@ -138,55 +141,43 @@ INFERC_INLINE void store_vector(uint8_t *p, i32x16 v) { store_i(p, v); }
 INFERC_INLINE void load_vector(const uint8_t *p, f32x16 *v) { *v = load((const float *)p); }
 INFERC_INLINE void load_vector(const uint8_t *p, i32x16 *v) { *v = load_i(p); }
 
-// ---- direct kernels: few rows, weights decoded in registers and used at once --------------------------
+// ---- direct kernels: few rows, weights decoded in registers and used at once
+// --------------------------
 
 template <class W, class Math, int R, int C>
 INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t stride, int64_t k,
                                 float *out) {
     typedef Operand<W, Math> Op;
     typename Op::Acc acc[R][C];
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) acc[r][c] = zero();
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) acc[r][c] = zero();
     const uint8_t *units = a.units;
     for (int64_t step = 0; step < ceil_div(k, 2); step++) {
         const uint8_t *at = tile + step * W::step_bytes;
-        prefetch_tiles<C>(tile, stride, step * W::step_bytes, W::step_bytes);
+        prefetch_tiles<C, W::step_bytes>(tile, stride, step * W::step_bytes);
         typename Op::Vector w[C][Op::vectors];
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) Op::decode(at + c * stride, 0, 0, w[c]);
-        INFERC_UNROLL
-        for (int v = 0; v < Op::vectors; v++) {
-            INFERC_UNROLL
-            for (int r = 0; r < R; r++)
-                INFERC_UNROLL
-                for (int c = 0; c < C; c++)
+        INFERC_EACH(c, C) Op::decode(at + c * stride, 0, 0, w[c]);
+        INFERC_EACH(v, Op::vectors) {
+            INFERC_EACH(r, R)
+                INFERC_EACH(c, C)
                     acc[r][c] = Op::multiply(acc[r][c], w[c][v], units + 4 * (v * R + r));
         }
         units += 4 * Op::vectors * R;
     }
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) store(out + r * kChunkTiles * 16 + 16 * c, acc[r][c]);
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) store(out + r * kChunkTiles * 16 + 16 * c, acc[r][c]);
 }
 
 template <class W, class Math, int R, int C>
 INFERC_INLINE void direct_group(typename Operand<W, Math>::Acc (&acc)[R][C], const uint8_t *record,
                                 int64_t stride, int g, const uint8_t *units) {
     typedef Operand<W, Math> Op;
-    INFERC_UNROLL
-    for (int v = 0; v < W::group / 4; v++) {
+    INFERC_EACH(v, W::group / 4) {
         typename Op::Vector w[C][Op::vectors];
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) Op::decode(record + c * stride, g, v, w[c]);
-        INFERC_UNROLL
-        for (int i = 0; i < Op::vectors; i++) {
-            INFERC_UNROLL
-            for (int r = 0; r < R; r++)
-                INFERC_UNROLL
-                for (int c = 0; c < C; c++)
+        INFERC_EACH(c, C) Op::decode(record + c * stride, g, v, w[c]);
+        INFERC_EACH(i, Op::vectors) {
+            INFERC_EACH(r, R)
+                INFERC_EACH(c, C)
                     acc[r][c] = Op::multiply(acc[r][c], w[c][i],
                                              units + 4 * ((v * Op::vectors + i) * R + r));
         }
@@ -199,41 +190,33 @@ INFERC_INLINE void direct_blocks(const Panel &a, const uint8_t *tile, int64_t st
     typedef Operand<W, Math> Op;
     constexpr int kGroups = W::block / W::group;
     f32x16 total[R][C];
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) total[r][c] = zero();
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) total[r][c] = zero();
     const uint8_t *units = a.units;
     int64_t group = 0;
     for (int64_t b = 0; b < k / W::block; b++) {
         const uint8_t *record = tile + b * W::record_bytes;
         f32x16 scale[C][kGroups], minimum[C][kGroups];
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) W::scales(AllLanes{}, record + c * stride, scale[c], minimum[c]);
+        INFERC_EACH(c, C) W::scales(AllLanes{}, record + c * stride, scale[c], minimum[c]);
         for (int g = 0; g < kGroups; g++, group++) {
-            prefetch_tiles<C>(tile, stride, b * W::record_bytes + g * (W::record_bytes / kGroups),
-                              W::record_bytes / kGroups);
+            constexpr int64_t kGroupBytes = W::record_bytes / kGroups;
+            prefetch_tiles<C, kGroupBytes>(tile, stride, b * W::record_bytes + g * kGroupBytes);
             typename Op::Acc acc[R][C];
-            INFERC_UNROLL
-            for (int r = 0; r < R; r++)
-                INFERC_UNROLL
-                for (int c = 0; c < C; c++) acc[r][c] = Op::start(a, group * R + r);
+            INFERC_EACH(r, R)
+                INFERC_EACH(c, C) acc[r][c] = Op::start(a, group * R + r);
             direct_group<W, Math, R, C>(acc, record, stride, g, units);
             units += W::group / 4 * Op::vectors * 4 * R;
-            INFERC_UNROLL
-            for (int c = 0; c < C; c++) {
+            INFERC_EACH(c, C) {
                 f32x16 s = scale[c][g] * splat(Op::scale_factor);
-                INFERC_UNROLL
-                for (int r = 0; r < R; r++)
-                    total[r][c] = finish_group<W, Math>(total[r][c], s, &minimum[c][g], acc[r][c], a,
-                                                        group * W::group / 32 * R + r, group * R + r);
+                INFERC_EACH(r, R)
+                    total[r][c] =
+                        finish_group<W, Math>(total[r][c], s, &minimum[c][g], acc[r][c], a,
+                                              group * W::group / 32 * R + r, group * R + r);
             }
         }
     }
-    INFERC_UNROLL
-    for (int r = 0; r < R; r++)
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) store(out + r * kChunkTiles * 16 + 16 * c, total[r][c]);
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) store(out + r * kChunkTiles * 16 + 16 * c, total[r][c]);
 }
 
 // out[R][kChunkTiles * 16], columns 0 .. 16C - 1, from C tiles at distance `stride`.
@@ -246,7 +229,8 @@ INFERC_NOINLINE void direct_kernel(const Panel &a, const uint8_t *tile, int64_t 
         direct_dense<W, Math, R, C>(a, tile, stride, k, out);
 }
 
-// ---- panel kernels: many rows share a decoded panel -------------------------------------------------
+// ---- panel kernels: many rows share a decoded panel
+// -------------------------------------------------
 
 // Decoded weights of C tiles over up to kPanelK k.
 struct WeightPanel {
@@ -279,8 +263,7 @@ INFERC_INLINE void decode_tile_blocks(const uint8_t *tile, int64_t k, int c, Wei
             int64_t at = 16 * ((b * kGroups + g) * C + c);
             store(panel->scale + at, scale[g] * splat(Op::scale_factor));
             if constexpr (W::has_min) store(panel->minimum + at, minimum[g]);
-            INFERC_UNROLL
-            for (int v = 0; v < W::group / 4; v++) {
+            INFERC_EACH(v, W::group / 4) {
                 typename Op::Vector w[Op::vectors];
                 Op::decode(tile, g, v, w);
                 INFERC_UNROLL
@@ -305,46 +288,37 @@ INFERC_INLINE void panel_units(typename Op::Acc (&acc)[R][kTileColumns], const u
     constexpr int C = kTileColumns;
     for (int64_t u = 0; u < count; u++, w += 64 * C, units += 4 * R) {
         typename Op::Vector v[C];
-        INFERC_UNROLL
-        for (int c = 0; c < C; c++) load_vector(w + 64 * c, &v[c]);
-        INFERC_UNROLL
-        for (int r = 0; r < R; r++)
-            INFERC_UNROLL
-            for (int c = 0; c < C; c++) acc[r][c] = Op::multiply(acc[r][c], v[c], units + 4 * r);
+        INFERC_EACH(c, C) load_vector(w + 64 * c, &v[c]);
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], v[c], units + 4 * r);
     }
 }
 
-// total[R][kPairTiles * 16] (columns 0 .. 16C - 1) += rows of `a` (positioned at the panel's first k) times the panel.
+// total[R][kPairTiles * 16] (columns 0 .. 16C - 1) += rows of `a` (positioned at the panel's first
+// k) times the panel.
 template <class W, class Math, int R>
-INFERC_NOINLINE void panel_kernel(const Panel &a, const WeightPanel *panel, int64_t k, float *total) {
+INFERC_NOINLINE void panel_kernel(const Panel &a, const WeightPanel *panel, int64_t k,
+                                  float *total) {
     typedef Operand<W, Math> Op;
     constexpr int C = kTileColumns;
     typename Op::Acc acc[R][C];
     if constexpr (!W::blocks) {
-        INFERC_UNROLL
-        for (int r = 0; r < R; r++)
-            INFERC_UNROLL
-            for (int c = 0; c < C; c++) acc[r][c] = load(total + 16 * (r * kPairTiles + c));
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = load(total + 16 * (r * kPairTiles + c));
         panel_units<Op, R>(acc, panel->vectors, a.units, ceil_div(k, 2) * Op::vectors);
-        INFERC_UNROLL
-        for (int r = 0; r < R; r++)
-            INFERC_UNROLL
-            for (int c = 0; c < C; c++) store(total + 16 * (r * kPairTiles + c), acc[r][c]);
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), acc[r][c]);
     } else {
         constexpr int64_t kUnits = W::group / 4 * Op::vectors;
         for (int64_t g = 0; g < k / W::group; g++) {
-            INFERC_UNROLL
-            for (int r = 0; r < R; r++)
-                INFERC_UNROLL
-                for (int c = 0; c < C; c++) acc[r][c] = Op::start(a, g * R + r);
-            panel_units<Op, R>(acc, panel->vectors + g * kUnits * C * 64, a.units + g * kUnits * R * 4,
-                               kUnits);
-            INFERC_UNROLL
-            for (int c = 0; c < C; c++) {
+            INFERC_EACH(r, R)
+                INFERC_EACH(c, C) acc[r][c] = Op::start(a, g * R + r);
+            panel_units<Op, R>(acc, panel->vectors + g * kUnits * C * 64,
+                               a.units + g * kUnits * R * 4, kUnits);
+            INFERC_EACH(c, C) {
                 f32x16 scale = load(panel->scale + 16 * (g * C + c));
                 f32x16 minimum = load(panel->minimum + 16 * (g * C + c));
-                INFERC_UNROLL
-                for (int r = 0; r < R; r++) {
+                INFERC_EACH(r, R) {
                     float *at = total + 16 * (r * kPairTiles + c);
                     store(at, finish_group<W, Math>(load(at), scale, &minimum, acc[r][c], a,
                                                     g * W::group / 32 * R + r, g * R + r));

@@ -1,8 +1,8 @@
 // Persistent worker threads that run one function together (SPMD) and meet at barriers.
 //
-// A waiting worker spins for some microseconds, then sleeps in the kernel (futex), so that a shared or
-// oversubscribed machine loses little. Nothing is allocated after pool_create(). One step at a time:
-// pool_run() is not reentrant.
+// A waiting worker spins for some microseconds, then sleeps in the kernel (futex), so that a shared
+// or oversubscribed machine loses little. Nothing is allocated after pool_create(). One step at a
+// time: pool_run() is not reentrant.
 #pragma once
 
 #include <pthread.h>
@@ -59,7 +59,8 @@ inline void pool_wait(Pool *pool, WaitWord *word, uint32_t old) {
         if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) != old) return;
         pool_pause();
     }
-    // Sequentially consistent with pool_advance(): either the sleeper is counted or the value is seen.
+    // Sequentially consistent with pool_advance(): either the sleeper is counted or the value is
+    // seen.
     __atomic_fetch_add(&word->sleepers, 1, __ATOMIC_SEQ_CST);
 #if defined(__linux__)
     while (__atomic_load_n(&word->value, __ATOMIC_SEQ_CST) == old)
@@ -110,7 +111,8 @@ inline void *pool_thread(void *start) {
     }
 }
 
-// Runs fn(arg, worker, workers) on all workers, the caller being worker 0; returns when all are done.
+// Runs fn(arg, worker, workers) on all workers, the caller being worker 0; returns when all are
+// done.
 inline void pool_run(Pool *pool, void (*fn)(void *arg, int worker, int workers), void *arg) {
     pool->fn = fn;
     pool->arg = arg;
@@ -160,7 +162,8 @@ inline Pool *pool_create(int threads) {
     bool complete = pool->threads != nullptr && pool->starts != nullptr;
     for (int i = 1; complete && i < threads; i++) {
         pool->starts[i] = {pool, i};
-        complete = pthread_create(&pool->threads[i - 1], nullptr, pool_thread, &pool->starts[i]) == 0;
+        complete =
+            pthread_create(&pool->threads[i - 1], nullptr, pool_thread, &pool->starts[i]) == 0;
         pool->started += complete;
     }
     if (complete) return pool;

@@ -1,4 +1,5 @@
-// Kernels over rows: embedding, rotary table, norms, gather, argmax. A row's result depends on the row only.
+// Kernels over rows: embedding, rotary table, norms, gather, argmax. A row's result depends on the
+// row only.
 #pragma once
 
 #include <math.h>
@@ -8,7 +9,8 @@
 namespace inferc {
 inline namespace INFERC_ISA {
 
-// ---- embedding ----------------------------------------------------------------------------------------
+// ---- embedding
+// ----------------------------------------------------------------------------------------
 
 // out[t] = table[ids[t]] * scale, table row-major. Bytes: tokens * width * (sizeof(T) + 4).
 template <class T>
@@ -50,11 +52,12 @@ INFERC_INLINE void tile_row(const uint8_t *tile, int lane, int64_t k, float scal
     }
 }
 
-// The same from a packed (n16) table. Bytes: whole tiles are touched, 16 * row bytes a token at most.
+// The same from a packed (n16) table. Bytes: whole tiles are touched, 16 * row bytes a token at
+// most.
 template <class W>
-INFERC_NOINLINE void embedding_n16(const void *packed, const int32_t *ids, int64_t tokens, int64_t k,
-                                   float scale, float *out, int64_t out_stride, int worker,
-                                   int workers) {
+INFERC_NOINLINE void embedding_n16(const void *packed, const int32_t *ids, int64_t tokens,
+                                   int64_t k, float scale, float *out, int64_t out_stride,
+                                   int worker, int workers) {
     Range mine = share(tokens, worker, workers);
     for (int64_t t = mine.begin; t < mine.end; t++) {
         const uint8_t *tile = (const uint8_t *)packed + int64_t(ids[t]) / 16 * tile_bytes<W>(k);
@@ -62,32 +65,36 @@ INFERC_NOINLINE void embedding_n16(const void *packed, const int32_t *ids, int64
     }
 }
 
-// ---- rotary table -------------------------------------------------------------------------------------
+// ---- rotary table
+// -------------------------------------------------------------------------------------
 
-// sin and cos of a float angle of any size below 2^40, to half a unit of float and a little: the angle is
-// reduced in double by pi/2 in two parts, then short polynomials on [-pi/4, pi/4].
+// sin and cos of a float angle of any size below 2^40, to half a unit of float and a little: the
+// angle is reduced in double by pi/2 in two parts, then short polynomials on [-pi/4, pi/4].
 INFERC_INLINE void sin_cos(float angle, float *sine, float *cosine) {
     double x = angle;
     double n = nearbyint(x * 0.63661977236758134308);
     double r = x - n * 1.57079632673412561417e+00;
     r = r - n * 6.07710050650619224932e-11;
     double z = r * r;
-    double s = r + r * z * (-1.66666666666666324348e-01 +
-                            z * (8.33333333332248946124e-03 +
-                                 z * (-1.98412698298579493134e-04 +
-                                      z * (2.75573137070700676789e-06 + z * -2.50507602534068634195e-08))));
+    double s =
+        r + r * z *
+                (-1.66666666666666324348e-01 +
+                 z * (8.33333333332248946124e-03 +
+                      z * (-1.98412698298579493134e-04 +
+                           z * (2.75573137070700676789e-06 + z * -2.50507602534068634195e-08))));
     double c = 1.0 - 0.5 * z +
-               z * z * (4.16666666666666019037e-02 +
-                        z * (-1.38888888888741095749e-03 +
-                             z * (2.48015872894767294178e-05 + z * -2.75573143513906633035e-07)));
+               z * z *
+                   (4.16666666666666019037e-02 +
+                    z * (-1.38888888888741095749e-03 +
+                         z * (2.48015872894767294178e-05 + z * -2.75573143513906633035e-07)));
     int64_t quadrant = int64_t(n) & 3;
     double a = quadrant & 1 ? c : s, b = quadrant & 1 ? s : c;
     *sine = float(quadrant & 2 ? -a : a);
     *cosine = float(quadrant == 1 || quadrant == 2 ? -b : b);
 }
 
-// cos, sin [tokens][half] of position * inv_freq, that product rounded to float as frameworks do; both
-// times `scale` (attention factor of yarn and longrope). Bytes: 8 * tokens * half written.
+// cos, sin [tokens][half] of position * inv_freq, that product rounded to float as frameworks do;
+// both times `scale` (attention factor of yarn and longrope). Bytes: 8 * tokens * half written.
 INFERC_NOINLINE void rope_table(const int32_t *positions, int64_t tokens, const float *inv_freq,
                                 int64_t half, float scale, float *cos, float *sin, int worker,
                                 int workers) {
@@ -101,7 +108,8 @@ INFERC_NOINLINE void rope_table(const int32_t *positions, int64_t tokens, const 
         }
 }
 
-// ---- norms --------------------------------------------------------------------------------------------
+// ---- norms
+// --------------------------------------------------------------------------------------------
 
 // Four chains in a fixed order, so that the sum depends on the width only.
 struct SumOfSquares {
@@ -131,8 +139,8 @@ INFERC_INLINE float reduce_row(const float *x, int64_t width, const Step &step, 
 }
 
 // y = (x - mean) * factor * w + b; w and b may be null.
-INFERC_INLINE void scale_row(const float *x, float mean, float factor, const float *w, const float *b,
-                             float *y, int64_t width) {
+INFERC_INLINE void scale_row(const float *x, float mean, float factor, const float *w,
+                             const float *b, float *y, int64_t width) {
     for (int64_t i = 0; i < width; i += 16) {
         int lanes = int(min_of(16, width - i));
         f32x16 v = (load(x + i, lanes) - splat(mean)) * splat(factor);
@@ -148,7 +156,8 @@ INFERC_INLINE float rms_factor(const float *x, int64_t width, float eps) {
 
 // y = x / rms(x) * w. w may be null; y may be x. Bytes: 8 * rows * width + 4 * width.
 INFERC_NOINLINE void rms_norm(const float *x, int64_t x_stride, const float *w, float eps, float *y,
-                              int64_t y_stride, int64_t rows, int64_t width, int worker, int workers) {
+                              int64_t y_stride, int64_t rows, int64_t width, int worker,
+                              int workers) {
     Range mine = share(rows, worker, workers);
     for (int64_t r = mine.begin; r < mine.end; r++) {
         const float *row = x + r * x_stride;
@@ -169,11 +178,13 @@ INFERC_NOINLINE void layer_norm(const float *x, int64_t x_stride, const float *w
     }
 }
 
-// ---- gather, argmax -----------------------------------------------------------------------------------
+// ---- gather, argmax
+// -----------------------------------------------------------------------------------
 
 // y[i] = x[rows[i]]. Bytes: 8 * count * width.
-INFERC_NOINLINE void gather_rows(const float *x, int64_t x_stride, const int32_t *rows, int64_t count,
-                                 int64_t width, float *y, int64_t y_stride, int worker, int workers) {
+INFERC_NOINLINE void gather_rows(const float *x, int64_t x_stride, const int32_t *rows,
+                                 int64_t count, int64_t width, float *y, int64_t y_stride,
+                                 int worker, int workers) {
     Range mine = share(count, worker, workers);
     for (int64_t i = mine.begin; i < mine.end; i++)
         memcpy(y + i * y_stride, x + int64_t(rows[i]) * x_stride, size_t(width) * sizeof(float));

@@ -1,8 +1,8 @@
-// Sixteen float lanes on every target: one zmm, two ymm, or a compiler vector. Kernels are written once
-// against this header; which file implements it follows from the compiler's feature macros.
+// Sixteen float lanes on every target: one zmm, two ymm, or a compiler vector. Kernels are written
+// once against this header; which file implements it follows from the compiler's feature macros.
 //
-// Nothing here needs the C++ library. Build with -ffp-contract=off: a fused multiply-add is written fma()
-// where it is wanted, so that the order of roundings is the same in every instantiation.
+// Nothing here needs the C++ library. Build with -ffp-contract=off: a fused multiply-add is written
+// fma() where it is wanted, so that the order of roundings is the same in every instantiation.
 #pragma once
 
 #include <stddef.h>
@@ -16,6 +16,8 @@
 #else
 #define INFERC_UNROLL _Pragma("GCC unroll 16")
 #endif
+// A loop with a constant count, unrolled so that arrays of vectors live in registers.
+#define INFERC_EACH(i, count) INFERC_UNROLL for (int i = 0; i < (count); i++)
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define INFERC_AVX512 1
@@ -32,7 +34,8 @@
 #endif
 
 namespace inferc {
-// Objects of several targets may be linked into one library: each has its own copy of every template.
+// Objects of several targets may be linked into one library: each has its own copy of every
+// template.
 inline namespace INFERC_ISA {
 
 constexpr int kLanes = 16;
@@ -81,7 +84,8 @@ INFERC_INLINE f16 to_f16(float value) {
     bits &= 0x7fffffffu;
     if (bits > 0x7f800000u) return {uint16_t(sign | 0x7e00u)};
     if (bits >= 0x477ff000u) return {uint16_t(sign | 0x7c00u)};
-    if (bits < 0x38800000u) {  // subnormal: adding 0.5 aligns the last bit, the adder rounds to even
+    if (bits <
+        0x38800000u) {  // subnormal: adding 0.5 aligns the last bit, the adder rounds to even
         uint32_t aligned = float_to_bits(bits_to_float(bits) + 0.5f);
         return {uint16_t(sign | (aligned - 0x3f000000u))};
     }
@@ -113,7 +117,9 @@ INFERC_INLINE void prefetch(const void *address) { __builtin_prefetch(address, 0
 INFERC_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 INFERC_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 INFERC_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-INFERC_INLINE int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
+INFERC_INLINE int64_t round_up(int64_t a, int64_t multiple) {
+    return ceil_div(a, multiple) * multiple;
+}
 
 struct Range {
     int64_t begin, end;

@@ -42,10 +42,8 @@ INFERC_BOTH(f32x16, operator-, (f32x16 a), _mm256_xor_ps(a.lo, _mm256_set1_ps(-0
 INFERC_BOTH(f32x16, fma, (f32x16 a, f32x16 b, f32x16 c), _mm256_fmadd_ps(a.lo, b.lo, c.lo),
             _mm256_fmadd_ps(a.hi, b.hi, c.hi))
 // min and max return b if either is NaN.
-INFERC_BOTH(f32x16, min, (f32x16 a, f32x16 b), _mm256_min_ps(a.lo, b.lo),
-            _mm256_min_ps(a.hi, b.hi))
-INFERC_BOTH(f32x16, max, (f32x16 a, f32x16 b), _mm256_max_ps(a.lo, b.lo),
-            _mm256_max_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, min, (f32x16 a, f32x16 b), _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi))
+INFERC_BOTH(f32x16, max, (f32x16 a, f32x16 b), _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi))
 INFERC_BOTH(f32x16, abs, (f32x16 a), _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.lo),
             _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.hi))
 INFERC_BOTH(f32x16, sqrt, (f32x16 a), _mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi))
@@ -79,8 +77,8 @@ INFERC_BOTH(i32x16, round_to_int, (f32x16 a), _mm256_cvtps_epi32(a.lo), _mm256_c
 // Byte `i` of each lane moved to bits 24..31, zeros below.
 template <int i>
 INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
-    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        -1, -1, -1, i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1, -1, 12 + i));
+    const __m256i order = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, -1, -1, i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1, -1, 12 + i));
     return {_mm256_shuffle_epi8(a.lo, order), _mm256_shuffle_epi8(a.hi, order)};
 }
 

@@ -22,9 +22,7 @@ INFERC_INLINE f32x16 operator+(f32x16 a, f32x16 b) { return {_mm512_add_ps(a.v, 
 INFERC_INLINE f32x16 operator-(f32x16 a, f32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 INFERC_INLINE f32x16 operator*(f32x16 a, f32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 INFERC_INLINE f32x16 operator/(f32x16 a, f32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
-INFERC_INLINE f32x16 operator-(f32x16 a) {
-    return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))};
-}
+INFERC_INLINE f32x16 operator-(f32x16 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}; }
 INFERC_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // min and max return b if either is NaN.
 INFERC_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -54,8 +52,8 @@ INFERC_INLINE i32x16 round_to_int(f32x16 a) { return {_mm512_cvtps_epi32(a.v)}; 
 // Byte `i` of each lane moved to bits 24..31, zeros below.
 template <int i>
 INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
-    const __m128i lane = _mm_setr_epi8(-1, -1, -1, i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1,
-                                       -1, 12 + i);
+    const __m128i lane =
+        _mm_setr_epi8(-1, -1, -1, i, -1, -1, -1, 4 + i, -1, -1, -1, 8 + i, -1, -1, -1, 12 + i);
     return {_mm512_shuffle_epi8(a.v, _mm512_broadcast_i32x4(lane))};
 }
 

@@ -46,8 +46,7 @@ INFERC_INLINE f32x16 operator-(f32x16 a) { return {-a.v}; }
 INFERC_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 #if defined(__FP_FAST_FMAF) || defined(__aarch64__)
     f32x16 r;
-    INFERC_UNROLL
-    for (int i = 0; i < kLanes; i++) r.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+    INFERC_EACH(i, kLanes) r.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
     return r;
 #else
     return {a.v * b.v + c.v};
@@ -58,8 +57,7 @@ INFERC_INLINE f32x16 min(f32x16 a, f32x16 b) { return {a.v < b.v ? a.v : b.v}; }
 INFERC_INLINE f32x16 max(f32x16 a, f32x16 b) { return {a.v > b.v ? a.v : b.v}; }
 INFERC_INLINE f32x16 abs(f32x16 a) { return {(vector_f32)((vector_i32)a.v & 0x7fffffff)}; }
 INFERC_INLINE f32x16 sqrt(f32x16 a) {
-    INFERC_UNROLL
-    for (int i = 0; i < kLanes; i++) a.v[i] = __builtin_sqrtf(a.v[i]);
+    INFERC_EACH(i, kLanes) a.v[i] = __builtin_sqrtf(a.v[i]);
     return a;
 }
 INFERC_INLINE f32x16 select_lt(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) {
@@ -84,7 +82,8 @@ INFERC_INLINE i32x16 select_i_lt(i32x16 a, i32x16 b, i32x16 yes, i32x16 no) {
 INFERC_INLINE f32x16 bitcast_f(i32x16 a) { return {(vector_f32)a.v}; }
 INFERC_INLINE i32x16 bitcast_i(f32x16 a) { return {(vector_i32)a.v}; }
 INFERC_INLINE f32x16 to_f32(i32x16 a) { return {__builtin_convertvector(a.v, vector_f32)}; }
-// To nearest even for |a| < 2^22: the sum with 1.5 * 2^23 rounds, and holds the integer in its low bits.
+// To nearest even for |a| < 2^22: the sum with 1.5 * 2^23 rounds, and holds the integer in its low
+// bits.
 INFERC_INLINE i32x16 round_to_int(f32x16 a) {
     vector_f32 shifted = a.v + 12582912.0f;
     return {(vector_i32)shifted - 0x4b400000};
@@ -98,8 +97,7 @@ INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
 
 INFERC_INLINE f32x16 load(const bf16 *p) {
     f32x16 a;
-    INFERC_UNROLL
-    for (int i = 0; i < kLanes; i++) a.v[i] = to_float(p[i]);
+    INFERC_EACH(i, kLanes) a.v[i] = to_float(p[i]);
     return a;
 }
 INFERC_INLINE f32x16 load(const f16 *p) {
@@ -130,8 +128,7 @@ INFERC_INLINE float reduce_max(f32x16 a) {
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
 INFERC_INLINE i32x16 dot_bytes(i32x16 acc, i32x16 w, i32x16 x) {
-    INFERC_UNROLL
-    for (int i = 0; i < 4; i++) {
+    INFERC_EACH(i, 4) {
         vector_i32 a = (vector_i32)((vector_u32)w.v >> (8 * i)) & 0xff;
         vector_i32 b = ((vector_i32)((vector_u32)x.v << (24 - 8 * i))) >> 24;
         acc.v += a * b;

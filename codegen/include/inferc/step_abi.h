@@ -11,21 +11,22 @@ extern "C" {
 #define INFERC_EXPORT __attribute__((visibility("default")))
 
 typedef struct inferc_step_args {
-    int32_t tokens;                 /* T: rows of this step */
-    int32_t sequences;              /* R */
-    int32_t logit_rows;             /* L */
-    int32_t table_stride;           /* columns of block_tables */
-    const int32_t *ids;             /* [T] */
-    const int32_t *positions;       /* [T] absolute position of each token */
-    const int32_t *slots;           /* [T] page * page_tokens + offset in the page for the token's K and V */
+    int32_t tokens;           /* T: rows of this step */
+    int32_t sequences;        /* R */
+    int32_t logit_rows;       /* L */
+    int32_t table_stride;     /* columns of block_tables */
+    const int32_t *ids;       /* [T] */
+    const int32_t *positions; /* [T] absolute position of each token */
+    const int32_t *slots; /* [T] page * page_tokens + offset in the page for the token's K and V */
     const int32_t *sequence_starts; /* [R+1] rows of sequence r are [starts[r], starts[r+1]) */
     const int32_t *context_lengths; /* [R] tokens in the cache after this step, new ones included */
     const int32_t *block_tables;    /* [R, table_stride] page ids in order of position */
     const int32_t *logit_indices;   /* [L] rows for which logits are wanted */
-    void *const *weights;           /* one pointer a packed weight, in manifest order, 64-byte aligned */
-    void *const *caches;            /* cache c: caches[2c] is its K pool, caches[2c+1] its V pool, 64-byte aligned */
-    void *arena;                    /* 64-byte aligned, memory.arena_bytes of the manifest */
-    float *logits;                  /* [L, vocab] */
+    void *const *weights; /* one pointer a packed weight, in manifest order, 64-byte aligned */
+    void *const
+        *caches;   /* cache c: caches[2c] is its K pool, caches[2c+1] its V pool, 64-byte aligned */
+    void *arena;   /* 64-byte aligned, memory.arena_bytes of the manifest */
+    float *logits; /* [L, vocab] */
 } inferc_step_args;
 
 /* Results of a step. Arguments beyond the limits of the manifest are the caller's error. */
@@ -45,9 +46,11 @@ INFERC_EXPORT void inferc_pool_destroy(void *pool);
 /* Bytes of scratch memory that a pool of so many threads allocates. */
 INFERC_EXPORT uint64_t inferc_scratch_bytes(int32_t threads);
 
-INFERC_EXPORT int32_t inferc_step_prefill(void *pool, const inferc_step_args *args); /* any ragged batch */
-INFERC_EXPORT int32_t inferc_step_decode(void *pool, const inferc_step_args *args); /* R == T, one token each */
-INFERC_EXPORT int32_t inferc_abi_version(void);                                     /* INFERC_ABI_VERSION */
+INFERC_EXPORT int32_t inferc_step_prefill(void *pool,
+                                          const inferc_step_args *args); /* any ragged batch */
+INFERC_EXPORT int32_t inferc_step_decode(void *pool,
+                                         const inferc_step_args *args); /* R == T, one token each */
+INFERC_EXPORT int32_t inferc_abi_version(void);                         /* INFERC_ABI_VERSION */
 
 #ifdef __cplusplus
 }

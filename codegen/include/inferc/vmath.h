@@ -1,4 +1,5 @@
-// Elementary functions on f32x16. Within about two units in the last place (erf: six); NaN goes through.
+// Elementary functions on f32x16. Within about two units in the last place (erf: six); NaN goes
+// through.
 #pragma once
 
 #include "simd.h"

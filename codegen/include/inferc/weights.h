@@ -1,10 +1,11 @@
-// Packed weight formats as the kernels read them. A reader is a struct of static functions over one tile
-// of 16 matrix rows ("n16"); lane r of a vector belongs to row r of the tile.
+// Packed weight formats as the kernels read them. A reader is a struct of static functions over one
+// tile of 16 matrix rows ("n16"); lane r of a vector belongs to row r of the tile.
 //
 // Dense readers (F32, BF16, F16): a tile is a run of steps of 2 k each.
-// Block readers (weights_legacy.h, weights_k.h): a tile is a run of records of `block` k each; a record
-// holds block/group groups, each with one scale (and one minimum) a row, and its integers come as quads:
-// one int32 lane holds the bytes of 4 consecutive k of one row. value = scale * integer + minimum.
+// Block readers (weights_legacy.h, weights_k.h): a tile is a run of records of `block` k each; a
+// record holds block/group groups, each with one scale (and one minimum) a row, and its integers
+// come as quads: one int32 lane holds the bytes of 4 consecutive k of one row. value = scale *
+// integer + minimum.
 //
 // Readers are written over a loader: AllLanes gives vectors, OneLane the same for a single row.
 #pragma once
@@ -60,7 +61,8 @@ INFERC_INLINE Int shift_bits(Int a, int from, int to) {
     return from <= to ? a << (to - from) : a >> (from - to);
 }
 
-// ---- dense ---------------------------------------------------------------------------------------
+// ---- dense
+// ---------------------------------------------------------------------------------------
 
 struct F32 {
     static constexpr bool blocks = false, has_min = false;
@@ -120,7 +122,8 @@ INFERC_INLINE typename Lanes::Int unsigned_quad(Lanes lanes, const uint8_t *reco
 }
 
 template <class W, class Lanes>
-INFERC_INLINE typename Lanes::Int signed_quad(Lanes lanes, const uint8_t *record, int group, int v) {
+INFERC_INLINE typename Lanes::Int signed_quad(Lanes lanes, const uint8_t *record, int group,
+                                              int v) {
     auto q = W::quad(lanes, record, group, v);
     if constexpr (W::offset != 0 && !W::stored_signed)
         q = sub_bytes(q, lanes.splat(repeat_byte(W::offset)));

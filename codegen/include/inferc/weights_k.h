@@ -1,14 +1,15 @@
-// Readers of the K formats q2_k q3_k q4_k q5_k q6_k: 256 k a record, a scale for each group of 16 or 32.
+// Readers of the K formats q2_k q3_k q4_k q5_k q6_k: 256 k a record, a scale for each group of 16
+// or 32.
 //
 // Record, 16 rows; `f16 [16]` is one half a row, `u32 [n][16]` n words a row:
 //   q2_k  f16 d, dmin · u32 scales[4] (byte of group g: scale below, min above) · u32 low[16]
-//   q3_k  f16 d · u32 scales[3] (12 bytes as in GGUF) · u32 low[16] · u32 high[8] (two groups a word)
-//   q4_k  f16 d, dmin · u32 scales[3] (12 bytes as in GGUF) · per group u32 word[4] as in q4_1
-//   q5_k  f16 d, dmin · u32 scales[3] · per group u32 high_bits, word[4] as in q5_1
-//   q6_k  f16 d · u32 scales[4] (int8 of group g) · per group u32 nibbles[2], high[1]
+//   q3_k  f16 d · u32 scales[3] (12 bytes as in GGUF) · u32 low[16] · u32 high[8] (two groups a
+//   word) q4_k  f16 d, dmin · u32 scales[3] (12 bytes as in GGUF) · per group u32 word[4] as in
+//   q4_1 q5_k  f16 d, dmin · u32 scales[3] · per group u32 high_bits, word[4] as in q5_1 q6_k  f16
+//   d · u32 scales[4] (int8 of group g) · per group u32 nibbles[2], high[1]
 // Groups of 16, element 4v + i: low/high two bits at bit 8i + 2v of a word; q3_k's third bit at
-// 8i + 4*(g & 1) + v of the word shared by two groups; nibbles: byte i of word v & 1, upper half if v > 1.
-// Same number of bytes as stored in GGUF.
+// 8i + 4*(g & 1) + v of the word shared by two groups; nibbles: byte i of word v & 1, upper half if
+// v > 1. Same number of bytes as stored in GGUF.
 #pragma once
 
 #include "weights_legacy.h"
@@ -51,7 +52,8 @@ struct KNibble {
     }
 
     template <class Lanes>
-    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g, int v) {
+    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g,
+                                                  int v) {
         const uint8_t *at = record + 256 + g * group_bytes;
         if constexpr (!kFifth) return nibble_quad(lanes, at, v);
         return nibble_quad(lanes, at + 64, v) | fifth_bits(lanes, lanes.u32(at), v);
@@ -81,7 +83,8 @@ struct Q2_K {
     }
 
     template <class Lanes>
-    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g, int v) {
+    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g,
+                                                  int v) {
         auto low = lanes.u32(record + 320 + 64 * g);
         return (low >> (2 * v)) & lanes.splat(0x03030303u);
     }
@@ -110,7 +113,8 @@ struct Q3_K {
     }
 
     template <class Lanes>
-    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g, int v) {
+    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g,
+                                                  int v) {
         auto low = lanes.u32(record + low_at + 64 * g) >> (2 * v);
         auto high = lanes.u32(record + high_at + 64 * (g / 2));
         high = shift_bits(high, 4 * (g & 1) + v, 2) & lanes.splat(0x04040404u);
@@ -138,7 +142,8 @@ struct Q6_K {
     }
 
     template <class Lanes>
-    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g, int v) {
+    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g,
+                                                  int v) {
         const uint8_t *at = record + quants_at + 192 * g;
         auto low = lanes.u32(at + 64 * (v & 1));
         low = (v < 2 ? low : low >> 4) & lanes.splat(0x0f0f0f0fu);

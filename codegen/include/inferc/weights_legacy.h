@@ -1,10 +1,10 @@
 // Readers of q4_0 q4_1 q5_0 q5_1 q8_0: 32 k a record, one scale a row.
 //
-// Record, 16 rows: f16 scale[16] · f16 min[16] (q4_1, q5_1) · u32 high_bits[16] (q5_x; bit 8i + v of
-// a row's word is the fifth bit of its element 4v + i) · quants.
-// Quants of 4 and 5 bits: u32 word[4][16]; byte i of word v has element 4v + i below, 16 + 4v + i above.
-// Quants of 8 bits: u32 word[8][16]; byte i of word v is element 4v + i.
-// Same bytes as stored in GGUF, so a record is 16 times a block.
+// Record, 16 rows: f16 scale[16] · f16 min[16] (q4_1, q5_1) · u32 high_bits[16] (q5_x; bit 8i + v
+// of a row's word is the fifth bit of its element 4v + i) · quants. Quants of 4 and 5 bits: u32
+// word[4][16]; byte i of word v has element 4v + i below, 16 + 4v + i above. Quants of 8 bits: u32
+// word[8][16]; byte i of word v is element 4v + i. Same bytes as stored in GGUF, so a record is 16
+// times a block.
 #pragma once
 
 #include "weights.h"

@@ -1,4 +1,4 @@
-"""Builds the kernel headers into small libraries for the tests, once per content, one for each ISA."""
+"""Builds the kernel headers into small libraries for the tests: one an ISA, once a content."""
 
 import ctypes
 import hashlib
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -22,12 +23,18 @@ FLAGS += ["-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 
 # Less optimisation than in use: compile time counts here, and no result may depend on it.
 ISAS = {
-    "avx512": ("avx512_bf16 avx512_vnni avx512bw", "-O2 -march=x86-64-v4 -mavx512vnni -mavx512bf16"),
+    "avx512": (
+        "avx512_bf16 avx512_vnni avx512bw avx512dq avx512vl",
+        "-O1 -march=x86-64-v4 -mavx512vnni -mavx512bf16",
+    ),
     "avx2": ("avx2 fma f16c", "-O1 -march=x86-64-v3"),
     "portable": ("", "-O1"),
 }
-UNITS = (("library_matmul.cpp", 0), ("library_matmul.cpp", 1), ("library_matmul.cpp", 2), ("library_other.cpp", 0))
-SANITIZE = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+# The portable build differs in its vectors, not in the formats: some of them will do.
+UNITS = {isa: ("dense", "legacy", "k", "other") for isa in ISAS} | {
+    "portable": ("dense", "some", "other")
+}
+PORTABLE_FORMATS = ("f32", "bf16", "f16", "q4_1", "q5_0", "q8_0", "q3_k", "q6_k")
 
 
 def compiler() -> str:
@@ -43,11 +50,28 @@ def cache_folder() -> Path:
     return folder
 
 
-def content_key(*parts: str) -> str:
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for path in sorted([*INCLUDE.glob("*.h"), *HERE.glob("*.cpp")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:20]
+def formats_of(isa: str, formats: Iterable[str]) -> list[str]:
+    """Those of ``formats`` that the build has."""
+    return [f for f in formats if isa != "portable" or f in PORTABLE_FORMATS]
+
+
+def preprocessed(options: list[str], source: Path) -> str:
+    """The text a compilation depends on; comments and headers it does not use leave it as it is."""
+    command = [compiler(), *options, f"-I{INCLUDE}", "-E", "-P", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+def cached(name: str, options: list[str], source: Path, extra: tuple[str, ...] = ()) -> Path:
+    """Compiles ``source`` once for each content, in a folder that outlives the run."""
+    key = "\0".join([compiler(), *options, *extra, preprocessed(options, source)])
+    target = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
+    if not target.exists():
+        partial = target.with_suffix(f".{os.getpid()}")
+        run([compiler(), *options, f"-I{INCLUDE}", str(source), *extra, "-o", str(partial)])
+        os.replace(partial, target)
+    return target
 
 
 def run(command: list[str]) -> None:
@@ -65,22 +89,19 @@ def cpu_flags() -> set[str]:
 
 
 def build(isa: str) -> Path:
-    options = ISAS[isa][1].split()
-    target = cache_folder() / f"{isa}-{content_key(compiler(), isa, *options)}.so"
-    if target.exists():
-        return target
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        commands, objects = [], []
-        for source, part in UNITS:
-            out = f"{folder}/{source}.{part}.o"
-            objects.append(out)
-            commands.append(
-                [compiler(), *FLAGS, *options, f"-DPART={part}", f"-I{INCLUDE}", "-c", str(HERE / source), "-o", out]
-            )
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(run, commands))
-        run([compiler(), "-shared", "-pthread", *objects, "-o", f"{folder}/lib.so"])
-        os.replace(f"{folder}/lib.so", target)
+    def compile_unit(unit: str) -> Path:
+        source = HERE / ("library_other.cpp" if unit == "other" else "library_matmul.cpp")
+        options = [*FLAGS, *ISAS[isa][1].split(), f"-DPART_{unit}"]
+        return cached(f"{isa}-{unit}.o", options, source, ("-c",))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_unit, UNITS[isa]))
+    key = "-".join(path.name.rpartition("-")[2] for path in objects)
+    target = cache_folder() / f"{isa}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
+    if not target.exists():
+        partial = target.with_suffix(f".{os.getpid()}")
+        run([compiler(), "-shared", "-pthread", *map(str, objects), "-o", str(partial)])
+        os.replace(partial, target)
     return target
 
 
@@ -97,7 +118,7 @@ def pointer(array: NDArray) -> ctypes.c_void_p:
 
 
 def call(function, *args) -> None:
-    """Calls with arrays as pointers, ints as int64 and floats as float; int32 arguments come wrapped."""
+    """Calls with arrays as pointers, ints as int64, floats as float; int32 come wrapped."""
     converted = []
     for arg in args:
         if isinstance(arg, np.ndarray):
@@ -117,7 +138,13 @@ GUARD = 64
 class Guarded:
     """A zero-filled or poisoned array between guard bytes, 64-byte aligned."""
 
-    def __init__(self, shape: tuple[int, ...], dtype=np.float32, fill: float | None = float("nan"), shift: int = 0):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype=np.float32,
+        fill: float | None = float("nan"),
+        shift: int = 0,
+    ):
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         self.raw = np.full(nbytes + 2 * GUARD + 128, 0xA5, np.uint8)
         self.start = -self.raw.ctypes.data % 64 + GUARD + shift

@@ -1,4 +1,4 @@
-"""Paged attention against float64, and bit-equal for any chunking, batch, page assignment and number of workers."""
+"""Paged attention against float64; bit-equal for any chunking, batch, pages and workers."""
 
 import ctypes
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from weights_cases import from_bf16, to_bf16
 
 from inferc.codegen import workspace
 
-P, I, F, L = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_int64
+P, INT, F, L = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_int64
 KV = ("f32", "bf16", "f16")
 
 
@@ -18,8 +18,18 @@ class AttentionArgs(ctypes.Structure):
     _fields_ = (
         [("q", P), ("q_stride", L), ("out", P), ("out_stride", L), ("k_pool", P), ("v_pool", P)]
         + [(n, P) for n in ("positions", "sequence_starts", "context_lengths", "block_tables")]
-        + [(n, I) for n in ("tokens", "sequences", "table_stride", "heads", "kv_heads", "k_dim", "v_dim")]
-        + [("page_tokens", I), ("scale", F), ("softcap", F), ("window", I), ("scratch", P), ("scratch_bytes", L)]
+        + [
+            (n, INT)
+            for n in ("tokens", "sequences", "table_stride", "heads", "kv_heads", "k_dim", "v_dim")
+        ]
+        + [
+            ("page_tokens", INT),
+            ("scale", F),
+            ("softcap", F),
+            ("window", INT),
+            ("scratch", P),
+            ("scratch_bytes", L),
+        ]
     )
 
 
@@ -50,12 +60,20 @@ class Sequence:
 
 
 def narrow(kind, x):
-    return {"f32": lambda: x, "bf16": lambda: to_bf16(x), "f16": lambda: x.astype(np.float16).view(np.uint16)}[kind]()
+    return {
+        "f32": lambda: x,
+        "bf16": lambda: to_bf16(x),
+        "f16": lambda: x.astype(np.float16).view(np.uint16),
+    }[kind]()
 
 
 def widen(kind, x):
     narrowed = narrow(kind, x)
-    return {"f32": lambda: x, "bf16": lambda: from_bf16(narrowed), "f16": lambda: x.astype(np.float16).astype(np.float32)}[kind]()
+    return {
+        "f32": lambda: x,
+        "bf16": lambda: from_bf16(narrowed),
+        "f16": lambda: x.astype(np.float16).astype(np.float32),
+    }[kind]()
 
 
 class World:
@@ -87,7 +105,7 @@ class World:
             self.v.array[page, :, at] = narrow(s.kv, seq.v[t])
 
     def step(self, isa, pool, workers, chunks):
-        """Runs rows [begin, end) of each listed sequence; returns out per chunk and whether it was split."""
+        """Runs rows [begin, end) of the listed sequences; returns out a chunk, and if split."""
         s, lib = self.shape, library(isa)
         for r, begin, end in chunks:
             self.write(r, begin, end)
@@ -100,12 +118,16 @@ class World:
         for i, (r, _, _) in enumerate(chunks):
             tables[i, : len(self.sequences[r].pages)] = self.sequences[r].pages
         out = Guarded((len(q), s.heads * s.v_dim + 5))
-        bytes_ = workspace.attention_scratch_bytes(s.heads, s.kv_heads, s.k_dim, s.v_dim, int(contexts.max()), workers)
+        bytes_ = workspace.attention_scratch_bytes(
+            s.heads, s.kv_heads, s.k_dim, s.v_dim, int(contexts.max()), workers
+        )
         scratch = Guarded((bytes_,), np.uint8, 0xFF)
         args = AttentionArgs(
-            pointer(q), q.shape[1], pointer(out.array), out.array.shape[1], pointer(self.k.array), pointer(self.v.array),
-            pointer(positions), pointer(starts), pointer(contexts), pointer(tables), len(q), len(chunks), width,
-            s.heads, s.kv_heads, s.k_dim, s.v_dim, s.page_tokens, s.scale, s.softcap, s.window, pointer(scratch.array), bytes_,
+            pointer(q), q.shape[1], pointer(out.array), out.array.shape[1],
+            pointer(self.k.array), pointer(self.v.array),
+            pointer(positions), pointer(starts), pointer(contexts), pointer(tables),
+            len(q), len(chunks), width, s.heads, s.kv_heads, s.k_dim, s.v_dim, s.page_tokens,
+            s.scale, s.softcap, s.window, pointer(scratch.array), bytes_,
         )  # fmt: skip
         split = lib.attention(P(pool), ctypes.byref(args), KV.index(s.kv))
         out.check(), scratch.check()
@@ -164,7 +186,9 @@ def test_prefill_against_float64_then_any_chunking(isa, shape, pools):
     for r in range(3):
         np.testing.assert_allclose(whole[r], world.reference(r), rtol=2e-5, atol=3e-6)
     for workers in (1, 3):
-        again, _ = world.step(isa, pools(isa, workers), workers, [(r, 0, n) for r, n in enumerate(lengths)])
+        again, _ = world.step(
+            isa, pools(isa, workers), workers, [(r, 0, n) for r, n in enumerate(lengths)]
+        )
         assert all((a == b).all() for a, b in zip(again, whole, strict=True))
     fresh = World(shape, lengths, np.random.default_rng(1))
     for begin, end in ((0, 7), (7, 64), (64, 290), (290, 331)):  # chunked, in a batch that changes
@@ -206,7 +230,12 @@ def test_pages_outside_the_window_are_not_touched(isa, pools):
 def test_scratch_formula_agrees_with_the_header():
     lib = library("portable")
     lib.attention_scratch.restype = L
-    for case in ((9, 3, 64, 64, 8192, 2), (4, 1, 256, 256, 200, 4), (40, 1, 80, 100, 257, 3), (8, 8, 64, 64, 4096, 1)):
+    for case in (
+        (9, 3, 64, 64, 8192, 2),
+        (4, 1, 256, 256, 200, 4),
+        (40, 1, 80, 100, 257, 3),
+        (8, 8, 64, 64, 4096, 1),
+    ):
         heads, kv_heads, k_dim, v_dim, context, workers = case
         got = lib.attention_scratch(heads, kv_heads, k_dim, v_dim, L(context), workers)
         assert got == workspace.attention_scratch_bytes(*case)

@@ -11,7 +11,11 @@ from inferc.ir.blocks import FORMATS as STORED
 @pytest.mark.parametrize("fmt", packing.FORMATS)
 @pytest.mark.parametrize(("n", "blocks"), [(1, 1), (16, 2), (37, 3)])
 def test_round_trip(fmt, n, blocks):
-    k = blocks * packing.BLOCK_LAYOUTS[fmt].block_elements if fmt in BLOCK_FORMATS else 2 * blocks + 1
+    k = (
+        blocks * packing.BLOCK_LAYOUTS[fmt].block_elements
+        if fmt in BLOCK_FORMATS
+        else 2 * blocks + 1
+    )
     rows = np.random.default_rng(n).integers(0, 256, (n, packing.row_bytes(fmt, k)), dtype=np.uint8)
     packed = packing.pack(fmt, rows)
     assert packed.nbytes == packing.packed_bytes(fmt, n, k)
@@ -27,12 +31,17 @@ def test_round_trip(fmt, n, blocks):
 def test_packed_bytes_are_the_stored_bytes(fmt):
     layout = packing.BLOCK_LAYOUTS[fmt]
     assert packing.packed_bytes(fmt, 32, 512) == 32 * packing.row_bytes(fmt, 512)
-    assert (layout.block_elements, layout.block_bytes) == (STORED[fmt].block_elements, STORED[fmt].block_bytes)
+    assert (layout.block_elements, layout.block_bytes) == (
+        STORED[fmt].block_elements,
+        STORED[fmt].block_bytes,
+    )
     assert sum(field.nbytes for field in layout.fields) == layout.block_bytes
 
 
 def test_a_tensor_larger_than_a_chunk():
-    rows = np.random.default_rng(0).integers(0, 256, (5000, packing.row_bytes("q5_k", 1024)), dtype=np.uint8)
+    rows = np.random.default_rng(0).integers(
+        0, 256, (5000, packing.row_bytes("q5_k", 1024)), dtype=np.uint8
+    )
     assert (packing.unpack("q5_k", packing.pack("q5_k", rows), 5000, 1024) == rows).all()
 
 

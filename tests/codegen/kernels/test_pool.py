@@ -1,4 +1,4 @@
-"""The worker pool: barriers hold, also with more workers than processors; creation and destruction are clean."""
+"""The worker pool: barriers hold, also with more workers than processors; clean start and end."""
 
 import ctypes
 import threading

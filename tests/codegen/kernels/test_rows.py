@@ -5,17 +5,17 @@ import math
 
 import numpy as np
 import pytest
-from kernel_library import ISAS, Guarded, call, library, pointer
+from kernel_library import ISAS, Guarded, call, formats_of, library, pointer
 from weights_cases import decode, encode, random_rows, to_bf16
 
 from inferc.codegen import packing
 
-P, I, F, L = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_int64
+P, INT, F, L = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float, ctypes.c_int64
 
 
 def split(function, *args, workers=2):
     for worker in range(workers):
-        call(function, *args, I(worker), I(workers))
+        call(function, *args, INT(worker), INT(workers))
 
 
 # ---- vector functions
@@ -23,7 +23,9 @@ def split(function, *args, workers=2):
 
 def ulps(got, want):
     """Distance in units of the last place of the float32 result."""
-    spacing = np.spacing(np.maximum(np.abs(want).astype(np.float32), np.float32(1.2e-38))).astype(np.float64)
+    spacing = np.spacing(np.maximum(np.abs(want).astype(np.float32), np.float32(1.2e-38))).astype(
+        np.float64
+    )
     return np.abs(got.astype(np.float64) - want) / spacing
 
 
@@ -60,7 +62,10 @@ def test_activations_and_special_values(isa):
     for name, want in (
         ("silu", x64 / (1 + np.exp(-x64))),
         ("gelu_erf", 0.5 * x64 * (1 + erf(x64 / math.sqrt(2)))),
-        ("gelu_tanh", 0.5 * x64 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x64 + 0.044715 * x64**3)))),
+        (
+            "gelu_tanh",
+            0.5 * x64 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x64 + 0.044715 * x64**3))),
+        ),
         ("relu", np.maximum(x64, 0)),
     ):
         call(lib[f"unary_{name}"], x, x.size, y)
@@ -72,7 +77,11 @@ def test_activations_and_special_values(isa):
         call(lib[f"unary_{name}"], special, 16, out)
         got[name] = out
         assert np.isnan(out[4]), name
-    assert got["exp"][:4].tolist() == [1, 1, np.inf, 0] and got["exp"][5] == np.inf and got["exp"][6] == 0
+    assert (
+        got["exp"][:4].tolist() == [1, 1, np.inf, 0]
+        and got["exp"][5] == np.inf
+        and got["exp"][6] == 0
+    )
     assert got["log"][:3].tolist() == [-np.inf, -np.inf, np.inf] and np.isnan(got["log"][3])
     assert got["tanh"][2:4].tolist() == [1, -1] and got["sigmoid"][2:4].tolist() == [1, 0]
 
@@ -82,10 +91,16 @@ def test_activations_and_special_values(isa):
 def test_conversions_round_as_numpy(isa, how):
     rng = np.random.default_rng(1)
     bits = rng.integers(0, 1 << 32, 1 << 15, dtype=np.uint64).astype(np.uint32)
-    exponent = np.where(np.arange(bits.size) % 2, rng.integers(90, 145, bits.size), bits >> 23 & 0xFF).astype(np.uint32)
+    exponent = np.where(
+        np.arange(bits.size) % 2, rng.integers(90, 145, bits.size), bits >> 23 & 0xFF
+    ).astype(np.uint32)
     x = (bits & ~np.uint32(0x7F800000) | exponent << 23).view(np.float32)
     x = np.where(np.isnan(x), np.float32(3), x)
-    as_bf16, as_f16, back = np.empty(x.size, np.uint16), np.empty(x.size, np.uint16), np.empty_like(x)
+    as_bf16, as_f16, back = (
+        np.empty(x.size, np.uint16),
+        np.empty(x.size, np.uint16),
+        np.empty_like(x),
+    )
     call(library(isa)[how], x, x.size, as_bf16, as_f16, back)
     with np.errstate(over="ignore"):
         assert (as_f16 == x.astype(np.float16).view(np.uint16)).all()
@@ -96,15 +111,25 @@ def test_conversions_round_as_numpy(isa, how):
 # ---- row kernels
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("fmt", packing.FORMATS)
+@pytest.mark.parametrize(
+    ("isa", "fmt"), [(i, f) for i in ISAS for f in formats_of(i, packing.FORMATS)]
+)
 def test_embedding_from_packed_equals_dequantised(isa, fmt):
     rng = np.random.default_rng(2)
     k = packing.BLOCK_LAYOUTS[fmt].block_elements * 2 if fmt in packing.BLOCK_LAYOUTS else 33
     stored = random_rows(fmt, 37, k, rng)
     ids = rng.integers(0, 37, 9).astype(np.int32)
     out = Guarded((9, k + 2))
-    split(library(isa)[f"embedding_{fmt}"], packing.pack(fmt, stored), ids, 9, k, 0.75, out.array, k + 2)
+    split(
+        library(isa)[f"embedding_{fmt}"],
+        packing.pack(fmt, stored),
+        ids,
+        9,
+        k,
+        0.75,
+        out.array,
+        k + 2,
+    )
     out.check()
     assert (out.array[:, :k] == decode(fmt, stored)[ids] * np.float32(0.75)).all()
     assert np.isnan(out.array[:, k:]).all()
@@ -119,7 +144,20 @@ def test_embedding_from_rows(isa, kind, fmt):
     out = Guarded((5, 45))
     lib = library(isa)
     for worker in range(3):
-        call(lib.dense_rows, I(kind), table, 45, ids, 5, 45, 2.0, out.array, 45, I(worker), I(3))
+        call(
+            lib.dense_rows,
+            INT(kind),
+            table,
+            45,
+            ids,
+            5,
+            45,
+            2.0,
+            out.array,
+            45,
+            INT(worker),
+            INT(3),
+        )
     out.check()
     assert (out.array == decode(fmt, table)[ids] * np.float32(2)).all()
 
@@ -150,7 +188,9 @@ def test_norms(isa, width):
         out.check()
         want = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-5) * w64
         np.testing.assert_allclose(out.array[:, :width], want, rtol=2e-6, atol=1e-6)
-        split(lib.layer, x, width + 1, weight, bias, 1e-5, out.array, width + 3, 5, width, workers=3)
+        split(
+            lib.layer, x, width + 1, weight, bias, 1e-5, out.array, width + 3, 5, width, workers=3
+        )
         out.check()
         centred = x64 - x64.mean(-1, keepdims=True)
         want = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w64 + b64
@@ -185,7 +225,19 @@ class KvAppendArgs(ctypes.Structure):
     _fields_ = (
         [("q", P), ("k", P), ("v", P), ("q_stride", L), ("k_stride", L), ("v_stride", L)]
         + [("q_out", P), ("q_out_stride", L), ("k_pool", P), ("v_pool", P), ("slots", P)]
-        + [(n, I) for n in ("tokens", "heads", "kv_heads", "k_dim", "v_dim", "page_tokens", "rotary_dim", "pairing")]
+        + [
+            (n, INT)
+            for n in (
+                "tokens",
+                "heads",
+                "kv_heads",
+                "k_dim",
+                "v_dim",
+                "page_tokens",
+                "rotary_dim",
+                "pairing",
+            )
+        ]
         + [("cos", P), ("sin", P), ("q_norm", P), ("k_norm", P), ("eps", F)]
     )
 
@@ -206,7 +258,9 @@ def turn(x, norm, cos, sin, rotary, interleaved):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("kind", "fmt"), list(enumerate(("f32", "bf16", "f16"))))
-@pytest.mark.parametrize(("rotary", "interleaved", "norm"), [(64, 0, True), (20, 1, False), (0, 0, False), (64, 1, True)])
+@pytest.mark.parametrize(
+    ("rotary", "interleaved", "norm"), [(64, 0, True), (20, 1, False), (0, 0, False), (64, 1, True)]
+)
 def test_kv_append(isa, kind, fmt, rotary, interleaved, norm):
     rng = np.random.default_rng(6)
     tokens, heads, kv_heads, d, e, pt, pages = 7, 4, 2, 64, 40, 16, 3
@@ -222,25 +276,41 @@ def test_kv_append(isa, kind, fmt, rotary, interleaved, norm):
     v_pool = Guarded((pages, kv_heads, pt, e), dtype, poison)
     norms = [pointer(w) if norm else P(0) for w in weights]
     args = KvAppendArgs(
-        pointer(q), pointer(k), pointer(v), width, width, width, pointer(q_out.array), heads * d + 1,
-        pointer(k_pool.array), pointer(v_pool.array), pointer(slots), tokens, heads, kv_heads, d, e, pt,
+        pointer(q), pointer(k), pointer(v), width, width, width,
+        pointer(q_out.array), heads * d + 1, pointer(k_pool.array), pointer(v_pool.array),
+        pointer(slots), tokens, heads, kv_heads, d, e, pt,
         rotary, interleaved, pointer(cos), pointer(sin), *norms, 1e-6,
     )  # fmt: skip
     for worker in range(3):
-        library(isa).append(ctypes.byref(args), I(kind), I(worker), I(3))
+        library(isa).append(ctypes.byref(args), INT(kind), INT(worker), INT(3))
     for buffer in (q_out, k_pool, v_pool):
         buffer.check()
     wq, wk = weights if norm else (None, None)
     want_q = turn(q[:, : heads * d].reshape(tokens, heads, d), wq, cos, sin, rotary, interleaved)
-    np.testing.assert_allclose(q_out.array[:, :-1].reshape(want_q.shape), want_q, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(
+        q_out.array[:, :-1].reshape(want_q.shape), want_q, rtol=1e-5, atol=2e-6
+    )
     assert np.isnan(q_out.array[:, -1]).all()
-    want_k = turn(k[:, : kv_heads * d].reshape(tokens, kv_heads, d), wk, cos, sin, rotary, interleaved)
+    want_k = turn(
+        k[:, : kv_heads * d].reshape(tokens, kv_heads, d), wk, cos, sin, rotary, interleaved
+    )
     got_k = k_pool.array[slots // pt, :, :, slots % pt]
     tolerance = {"f32": 2e-6, "bf16": 2.0**-7, "f16": 2.0**-10}[fmt]
-    np.testing.assert_allclose(decode(fmt, np.ascontiguousarray(got_k).view(np.uint8)).reshape(want_k.shape), want_k, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        decode(fmt, np.ascontiguousarray(got_k).view(np.uint8)).reshape(want_k.shape),
+        want_k,
+        rtol=tolerance,
+        atol=tolerance,
+    )
     got_v = v_pool.array[slots // pt, :, slots % pt]
-    assert (got_v.reshape(tokens, -1).view(np.uint8) == encode(fmt, np.ascontiguousarray(v[:, : kv_heads * e]))).all()
+    assert (
+        got_v.reshape(tokens, -1).view(np.uint8)
+        == encode(fmt, np.ascontiguousarray(v[:, : kv_heads * e]))
+    ).all()
     untouched = np.ones((pages, pt), bool)
     untouched[slots // pt, slots % pt] = False
-    rest = k_pool.array.transpose(0, 3, 1, 2)[untouched], v_pool.array.transpose(0, 2, 1, 3)[untouched]
+    rest = (
+        k_pool.array.transpose(0, 3, 1, 2)[untouched],
+        v_pool.array.transpose(0, 2, 1, 3)[untouched],
+    )
     assert all(np.isnan(r).all() if fmt == "f32" else (r == 0x7FFF).all() for r in rest)

@@ -45,6 +45,7 @@ def fifth_encode(run: Bytes) -> Bytes:
 
 
 def fifth_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`fifth_encode`."""
     return _pack_bits(_swap_last(_bits(run), 4, 8))
 
 
@@ -63,6 +64,7 @@ def k_nibbles_encode(run: Bytes) -> Bytes:
 
 
 def k_nibbles_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`k_nibbles_encode`."""
     lead = run.shape[:-1]
     words = run.reshape(*lead, 8, 16)
     e = _split(words, -1).reshape(*lead, 4, 2, 32)
@@ -77,6 +79,7 @@ def k_fifth_encode(run: Bytes) -> Bytes:
 
 
 def k_fifth_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`k_fifth_encode`."""
     lead = run.shape[:-1]
     bits = _bits(run).reshape(*lead, 8, 4, 8)  # group, i, v
     return _pack_bits(np.moveaxis(bits.swapaxes(-1, -2), -3, -1).reshape(*lead, 256))
@@ -117,10 +120,12 @@ def _two_words_back(run: Bytes) -> Bytes:
 
 
 def two_bits_encode(run: Bytes) -> Bytes:
+    """Stored 2-bit runs to words of 16 elements, element 4v + i at bit 8i + 2v."""
     return _two_words(_twos(run))
 
 
 def two_bits_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`two_bits_encode`."""
     return _twos_back(_two_words_back(run))
 
 
@@ -133,6 +138,7 @@ def q3_high_encode(run: Bytes) -> Bytes:
 
 
 def q3_high_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`q3_high_encode`."""
     lead = run.shape[:-1]
     bits = _bits(run).reshape(*lead, 8, 4, 8)  # s, i, (half v)
     return _pack_bits(np.moveaxis(bits.swapaxes(-1, -2), -3, -1).reshape(*lead, 256))
@@ -153,6 +159,7 @@ def q6_low_encode(run: Bytes) -> Bytes:
 
 
 def q6_low_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`q6_low_encode`."""
     lead = run.shape[:-1]
     words = run.reshape(*lead, 16, 8)
     e = _split(words, -1).reshape(*lead, 2, 2, 64)

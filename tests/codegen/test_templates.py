@@ -1,0 +1,53 @@
+"""Templates specialise and nothing more; their variables are exactly their dataclass's fields."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from inferc.codegen.kernels.attention import AttentionParams
+from inferc.codegen.kernels.linear import LinearParams
+from inferc.codegen.kernels.plain_row import PlainRowParams
+from inferc.codegen.kernels.rope_append import RopeAppendParams
+from inferc.codegen.kernels.rows import EmbeddingParams, GatherParams, RopeTableParams
+from inferc.codegen.kernels.tvm_row import TvmRowParams
+from inferc.codegen.registry import KERNELS
+from inferc.codegen.render import TEMPLATES, environment
+from inferc.codegen.step import StepParams
+from jinja2 import meta
+from jinja2.exceptions import UndefinedError
+
+PARAMS = {
+    "attention.cpp.j2": AttentionParams,
+    "embedding.cpp.j2": EmbeddingParams,
+    "gather.cpp.j2": GatherParams,
+    "linear.cpp.j2": LinearParams,
+    "plain_row.cpp.j2": PlainRowParams,
+    "rope_append.cpp.j2": RopeAppendParams,
+    "rope_table.cpp.j2": RopeTableParams,
+    "step.cpp.j2": StepParams,
+    "tvm_row.cpp.j2": TvmRowParams,
+}
+
+
+@pytest.mark.parametrize("name", PARAMS)
+def test_variables_are_the_fields(name: str) -> None:
+    source = (TEMPLATES / name).read_text()
+    used = meta.find_undeclared_variables(environment().parse(source))
+    assert used == {f.name for f in dataclasses.fields(PARAMS[name])}
+
+
+def test_every_template_is_used_and_short() -> None:
+    files = {path.name for path in TEMPLATES.iterdir()}
+    assert files == set(PARAMS)
+    assert {k.template for k in KERNELS} == files - {"step.cpp.j2"}
+    assert all(len(path.read_text().splitlines()) < 150 for path in TEMPLATES.iterdir())
+
+
+def test_an_undefined_variable_is_an_error() -> None:
+    with pytest.raises(UndefinedError):
+        environment().from_string("{{ missing }}").render()
+
+
+def test_names_and_priorities_are_distinct() -> None:
+    assert len({k.name for k in KERNELS}) == len(KERNELS)

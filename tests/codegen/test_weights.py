@@ -1,0 +1,128 @@
+"""Weight expressions on stored tensors, and the packed file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from inferc.codegen import packing
+from inferc.codegen.pack_weights import PackItem, PackPlan, packed_slabs, write_weights
+from inferc.codegen.weight_program import Weight, sources, weight_value
+from inferc.errors import CompileError
+from inferc.ir.blocks import dequantize
+from inferc.ir.blocks_encode import random_blocks
+from inferc.ir.core import Module
+from inferc.ir.interp import run
+from inferc.ir.parse import parse_module
+from inferc.ir.types import TensorType
+from safetensors import safe_open
+
+
+def module(param: str, *lines: str) -> Module:
+    """A step that reads `param @w`, and the pack function that makes it."""
+    ops = "\n  ".join(lines)
+    result = param
+    return parse_module(
+        f"func @prefill() -> ({param}) {{\n  %w = param @w : {param}\n  return %w\n}}\n"
+        f"func @pack/w() -> ({result}) {{\n  {ops}\n}}\n"
+    )
+
+
+def test_rows_of_blocks_are_moved_as_stored() -> None:
+    m = module(
+        "q4_1[24, 64]",
+        "%a = param @a : q4_1[8, 64]",
+        "%b = param @b : q4_1[32, 64]",
+        "%s = core.slice(%b) {axis = 0, start = 8, stop = 24} : q4_1[16, 64]",
+        "%r = core.reshape(%s) {shape = (2, 8, 64)} : q4_1[2, 8, 64]",
+        "%t = core.transpose(%r) {perm = (1, 0, 2)} : q4_1[8, 2, 64]",
+        "%f = core.reshape(%t) {shape = (16, 64)} : q4_1[16, 64]",
+        "%w = core.concat(%a, %f) {axis = 0} : q4_1[24, 64]",
+        "return %w",
+    )
+    rng = np.random.default_rng(0)
+    stored = {n: random_blocks("q4_1", r, 64, rng) for n, r in (("a", 8), ("b", 32))}
+    weight = weight_value(m, "w", TensorType((24, 64), "q4_1"), stored.__getitem__)
+    assert weight.array.dtype == np.uint8
+    expected = run(m.funcs["pack/w"], [], lambda n, t: dequantize("q4_1", stored[n]))[0]
+    np.testing.assert_array_equal(dequantize("q4_1", weight.rows()), expected)
+    np.testing.assert_array_equal(weight.values(), expected)
+    assert sources(m, "w") == ("a", "b") and sources(m, "other") == ("other",)
+
+
+def test_values_are_computed_in_float32() -> None:
+    m = module(
+        "f32[8]",
+        "%a = param @a : bf16[8]",
+        '%c = core.cast(%a) {dtype = "f32"} : f32[8]',
+        '%one = core.constant() {values = (1.0,), shape = (), dtype = "f32"} : f32[]',
+        "%w = core.add(%c, %one) : f32[8]",
+        "return %w",
+    )
+    a = np.linspace(-1, 1, 8).astype(ml_dtypes.bfloat16)
+    weight = weight_value(m, "w", TensorType((8,), "f32"), lambda name: a)
+    np.testing.assert_array_equal(weight.values(), a.astype(np.float32) + np.float32(1))
+
+
+def test_wrong_shapes_are_named() -> None:
+    m = module("f32[8]", "%w = param @a : f32[8]", "return %w")
+    with pytest.raises(CompileError, match=r"Weight a: expected f32\[8\]"):
+        weight_value(m, "w", TensorType((8,), "f32"), lambda name: np.zeros(9, np.float32))
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("f32", 33), ("bf16", 33), ("q4_k", 256)])
+def test_slabs_are_the_packed_tensor(dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferc.codegen.pack_weights._SLAB_BYTES", 1 << 12)
+    rng, n = np.random.default_rng(0), 75
+    raw = rng.integers(0, 256, (2, n, packing.row_bytes(dtype, k)), np.uint8)
+    numpy_types = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16)}
+    type_ = TensorType((n, k), dtype)
+    weights = [Weight(type_, r.view(numpy_types.get(dtype, np.dtype(np.uint8)))) for r in raw]
+    single = PackItem("w", "n16", dtype, (n, k), ("w",), packing.packed_bytes(dtype, n, k))
+    slabs = list(packed_slabs(single, weights))
+    assert len(slabs) > 1
+    np.testing.assert_array_equal(np.concatenate(slabs), packing.pack(dtype, raw[0]))
+    pair = PackItem("w", "n16_pair", dtype, (n, k), ("g", "u"), 0)
+    joined = np.concatenate(list(packed_slabs(pair, weights)))
+    np.testing.assert_array_equal(joined, packing.pack_pair(dtype, raw[0], raw[1]))
+
+
+def written(path: Path, plan: PackPlan, stored: dict[str, np.ndarray]) -> tuple[int, ...]:
+    m = parse_module(
+        "func @prefill() -> (f32[5], f32[3, 4]) {\n  %a = param @a : f32[5]\n"
+        "  %b = param @b : f32[3, 4]\n  return %a, %b\n}\n"
+    )
+    released: list[str] = []
+    seen: list[int] = []
+    offsets = write_weights(
+        path, plan, m, stored.__getitem__, released.append, lambda n, done, total: seen.append(done)
+    )
+    assert released == ["a", "b"] and seen == [64, 64 + 256]
+    return offsets
+
+
+def test_file_is_aligned_safetensors(tmp_path: Path) -> None:
+    plan = PackPlan(
+        (
+            PackItem("a", "vector", "f32", (5,), ("a",), 20),
+            PackItem("b", "n16", "f32", (3, 4), ("b",), packing.packed_bytes("f32", 3, 4)),
+        ),
+        {},
+    )
+    rng = np.random.default_rng(0)
+    stored = {"a": rng.random(5, np.float32), "b": rng.random((3, 4), np.float32)}
+    offsets = written(tmp_path / "one", plan, stored)
+    assert offsets == written(tmp_path / "two", plan, stored)
+    raw = (tmp_path / "one").read_bytes()
+    assert raw == (tmp_path / "two").read_bytes()
+    assert all(o % 64 == 0 for o in offsets)
+    np.testing.assert_array_equal(np.frombuffer(raw, np.float32, 5, offsets[0]), stored["a"])
+    packed = np.frombuffer(raw, np.uint8, plan.items[1].nbytes, offsets[1])
+    rows = packing.unpack("f32", packed, 3, 4).view(np.float32)
+    np.testing.assert_array_equal(rows, stored["b"])
+    with safe_open(tmp_path / "one", "numpy") as file:
+        assert sorted(file.keys()) == ["a [vector]", "b [n16]"]
+    assert json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["a [vector]"]["shape"] == [64]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from inferc.codegen.build import Source, build_library
 from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.group import Group, has_rows, row_shape, tensor

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from inferc.codegen import row_objects, row_program
 from inferc.codegen.cache import Cache
 from inferc.codegen.targets import parse_target
 from inferc.errors import CompileError, ToolchainError
 from inferc.ir.interp import run
 from inferc.ir.parse import parse_func
-
 from tests.codegen.row_runner import compile_row, random_arrays
 
 ROWS = 5

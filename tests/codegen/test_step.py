@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.library import generate
 from inferc.codegen.select import SelectKernels
@@ -16,7 +17,6 @@ from inferc.passes.manager import run_passes
 from inferc.passes.pipeline import PHASES, PipelineOptions
 from inferc.passes.plan_memory import PlanMemory
 from inferc.passes.registry import make_pass
-
 from tests.codegen.step_runner import (
     Args,
     Batch,
@@ -71,7 +71,9 @@ def check_steps(module: Module, stored: Stored, compiled: Compiled, tolerance: f
         error = np.abs(found - expected).max() / np.abs(expected).max()
         assert error < tolerance, (phase, error)
         pairs = zip(compiled.pools, caches, strict=True)
-        for found_, reference in ((a, b) for mine, its in pairs for a, b in zip(mine, its)):
+        for found_, reference in (
+            (a, b) for mine, its in pairs for a, b in zip(mine, its, strict=True)
+        ):
             largest = np.abs(reference).max()
             assert np.abs(found_.astype(np.float32) - reference).max() < 10 * tolerance * largest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from inferc.codegen.targets import list_targets, parse_target
 from inferc.codegen.targets.cpu import native_target
 from inferc.errors import CompileError

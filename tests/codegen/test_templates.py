@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from jinja2 import meta
+from jinja2.exceptions import UndefinedError
+
 from inferc.codegen.kernels.attention import AttentionParams
 from inferc.codegen.kernels.linear import LinearParams
 from inferc.codegen.kernels.plain_row import PlainRowParams
@@ -14,8 +17,6 @@ from inferc.codegen.kernels.tvm_row import TvmRowParams
 from inferc.codegen.registry import KERNELS
 from inferc.codegen.render import TEMPLATES, environment
 from inferc.codegen.step import StepParams
-from jinja2 import meta
-from jinja2.exceptions import UndefinedError
 
 PARAMS = {
     "attention.cpp.j2": AttentionParams,

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+
 from inferc.codegen import toolchain
-from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.build import ObjectKey
+from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.targets import parse_target
 from inferc.codegen.toolchain import Compiler, find_compiler

@@ -8,6 +8,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
+
 from inferc.codegen import packing
 from inferc.codegen.pack_weights import PackItem, PackPlan, packed_slabs, write_weights
 from inferc.codegen.weight_program import Weight, sources, weight_value
@@ -18,7 +20,6 @@ from inferc.ir.core import Module
 from inferc.ir.interp import run
 from inferc.ir.parse import parse_module
 from inferc.ir.types import TensorType
-from safetensors import safe_open
 
 
 def module(param: str, *lines: str) -> Module:

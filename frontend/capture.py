@@ -28,6 +28,12 @@ from inferc.ir.parse import parse_module
 GRAPH_FILE, FACTS_FILE, ERROR_FILE = "forward.ir", "facts.json", "error.json"
 _TRANSFORMERS_RELEASE = "5.24"  # the interfaces that the hooks use are those of this release
 
+_CHILD_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONHASHSEED": "0",  # transformers iterates over sets of layer types
+}
+
 
 @dataclass(frozen=True)
 class Captured:
@@ -118,7 +124,7 @@ def _run_child(request: CaptureRequest, folder: Path) -> None:
             input=request.to_json(),
             capture_output=True,
             text=True,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            env=os.environ | _CHILD_ENVIRONMENT,
             check=False,
         )
         if child.returncode != 0:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import inferc
-from inferc import reference
+from inferc import reference, reference_child, reference_models
 from inferc.cli.main import main
 from inferc.errors import InfercError, RequestError
 from inferc.metrics import distance
@@ -19,6 +20,7 @@ from inferc.verify import tolerance, verify
 from tests import tiny
 from tests.e2e.faults import compile_with
 from tests.e2e.workshop import Workshop
+from tests.frontend import gguf_models
 
 pytestmark = pytest.mark.usefixtures("references")
 TOKENS = 75
@@ -119,3 +121,29 @@ def test_tolerance_is_that_of_the_coarser() -> None:
     assert tolerance("f32", "f32") == 1e-4
     assert tolerance("f32", "bf16") > tolerance("f32", "f16") > 1e-4
     assert tolerance("int8", "f16") == tolerance("int8", "f32") > tolerance("bf16", "f32")
+
+
+@pytest.mark.parametrize(("case", "loader"), [("llama", "transformers"), ("granite", "inferc")])
+def test_gguf_is_read_by_transformers_where_it_can(case: str, loader: str, tmp_path: Path) -> None:
+    ids = tuple(range(40))
+    path = gguf_models.write(tmp_path / "m.gguf", case)
+    loaded = reference_models.load(ReferenceRequest(str(path), (ids,)))
+    assert loaded.loader == loader, loaded.notes
+    with torch.no_grad():
+        wanted = gguf_models.model(case)(torch.tensor([ids])).logits[0].numpy()
+    found = reference_child.logits(loaded.model, ids)
+    assert distance(found, wanted).relative_error_max < 1e-5
+
+
+@pytest.mark.parametrize("name", ["phi3-longrope-short", "phi3-longrope-long"])
+def test_longrope_factors_are_those_of_the_artifact(name: str, workshop: Workshop) -> None:
+    """Transformers takes the factors by the batch's length, an artifact by its longest sequence."""
+    ids = tuple(range(20))
+    request = ReferenceRequest(
+        str(workshop.source(name)), (ids,), context_tokens=tiny.CASES[name].context_tokens
+    )
+    loaded = reference_models.load(request)
+    assert loaded.notes == (f"longrope: {name[14:]}_factor for all lengths, as in the artifact.",)
+    with inferc.load(workshop.artifact(name)) as engine:
+        found = distance(engine.logits(ids), reference_child.logits(loaded.model, ids))
+    assert found.relative_error_max < 1e-4

@@ -113,6 +113,60 @@ class Product:
         return best_seconds(lambda: function(m.pool, *args), rounds)
 
 
+class AttentionArgs(ctypes.Structure):
+    _fields_ = (
+        [("q", P), ("q_stride", L), ("out", P), ("out_stride", L), ("k_pool", P), ("v_pool", P)]
+        + [(n, P) for n in "positions sequence_starts context_lengths block_tables".split()]
+        + [(n, ctypes.c_int32) for n in "tokens sequences table_stride heads kv_heads".split()]
+        + [(n, ctypes.c_int32) for n in "k_dim v_dim page_tokens".split()]
+        + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+        + [("scratch", P), ("scratch_bytes", L)]
+    )
+
+
+def attention_seconds(machine: Machine, heads, kv_heads, dim, tokens, context, kv, rounds) -> float:
+    """One sequence of `context` tokens of which the last `tokens` are new; KV in f32 or bf16."""
+    pages, page_tokens = -(-context // 32), 32
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((tokens, heads * dim), np.float32)
+    out = np.empty_like(q)
+    nbytes = pages * page_tokens * kv_heads * dim * (4 if kv == "f32" else 2)
+    keys, values = aligned(nbytes), aligned(nbytes)
+    for pool in (keys, values):
+        pool[:] = rng.standard_normal(nbytes // 4, np.float32).view(np.uint8)
+    size = machine.lib.attention_scratch(heads, kv_heads, dim, dim, L(context), machine.threads)
+    scratch = aligned(size)
+    positions = np.arange(context - tokens, context, dtype=np.int32)
+    starts, length = np.array([0, tokens], np.int32), np.array([context], np.int32)
+    table = rng.permutation(pages).astype(np.int32)
+    at = [P(a.ctypes.data) for a in (positions, starts, length, table)]
+    args = AttentionArgs(
+        q.ctypes.data, heads * dim, out.ctypes.data, heads * dim,
+        keys.ctypes.data, values.ctypes.data, *at,
+        tokens, 1, pages, heads, kv_heads, dim, dim, page_tokens,
+        dim**-0.5, 0.0, 0, scratch.ctypes.data, size,
+    )  # fmt: skip
+    kind = int(kv != "f32")
+    return best_seconds(
+        lambda: machine.lib.run_attention(machine.pool, ctypes.byref(args), kind), rounds
+    )
+
+
+def print_attention(machine: Machine, peak: float, rounds: int) -> None:
+    print("attention              decode 512    decode 8192     prefill 512     prefill 2048")
+    for heads, kv_heads, dim, kv in ((9, 3, 64, "f32"), (9, 3, 64, "bf16"), (32, 8, 128, "bf16")):
+        cells = []
+        for context in (512, 8192):
+            seconds = attention_seconds(machine, heads, kv_heads, dim, 1, context, kv, 10 * rounds)
+            nbytes = context * kv_heads * dim * 2 * (4 if kv == "f32" else 2)
+            cells.append(f"{seconds * 1e6:6.0f} us {nbytes / seconds / 1e9:3.0f}G")
+        for tokens in (512, 2048):
+            seconds = attention_seconds(machine, heads, kv_heads, dim, tokens, tokens, kv, 2)
+            flops = 2 * 2 * dim * heads * tokens * (tokens + 1) / 2
+            cells.append(f"{seconds * 1e3:6.2f} ms {flops / seconds / 1e9 / peak:4.0%}")
+        print(f"{heads:2}/{kv_heads} x {dim:3} {kv:5} ", "  ".join(cells), flush=True)
+
+
 def shape(text: str) -> tuple[int, int]:
     n, k = text.split("x")
     return int(n), int(k)
@@ -168,6 +222,7 @@ def main() -> None:
             f"{flops:16.0f} {flops / peak:8.0%}",
             flush=True,
         )
+    print_attention(machine, peaks[0], args.rounds)
 
 
 if __name__ == "__main__":

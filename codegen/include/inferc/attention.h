@@ -147,17 +147,25 @@ INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &
     return tile;
 }
 
+template <class KV>
+INFERC_INLINE Page<KV> page_at(const AttentionArgs &a, const AttentionItem &item, int64_t base) {
+    const int32_t *table = a.block_tables + int64_t(item.sequence) * a.table_stride;
+    int64_t head = int64_t(table[base / a.page_tokens]) * a.kv_heads + item.kv_head;
+    return {(const KV *)a.k_pool + head * a.k_dim * a.page_tokens,
+            (const KV *)a.v_pool + head * a.page_tokens * a.v_dim};
+}
+
 // Walks the pages of one partition, key positions [begin, end).
 template <class KV>
 INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem &item,
                                     QueryTile &tile, int64_t begin, int64_t end) {
     reset(tile.part, tile.rows, tile.out_stride);
-    const int32_t *table = a.block_tables + int64_t(item.sequence) * a.table_stride;
+    Page<KV> page = page_at<KV>(a, item, begin);
     for (int64_t base = begin; base < end; base += a.page_tokens) {
-        int64_t page = int64_t(table[base / a.page_tokens]) * a.kv_heads + item.kv_head;
-        const KV *k = (const KV *)a.k_pool + page * a.k_dim * a.page_tokens;
-        const KV *v = (const KV *)a.v_pool + page * a.page_tokens * a.v_dim;
-        attend_page(tile, k, v, base);
+        int64_t after = base + a.page_tokens;
+        Page<KV> next = after < item.end ? page_at<KV>(a, item, after) : page;
+        attend_page(tile, page, next, base);
+        page = next;
     }
 }
 

@@ -45,13 +45,14 @@ constexpr int out_vectors(int rows) { return rows >= 4 ? 1 : 2; }
 #endif
 
 template <class KV, int R, int N>
-INFERC_INLINE void score_block(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q,
-                               float *s) {
+INFERC_INLINE void score_block(const KV *k, const KV *next, int64_t page_tokens, int64_t k_dim,
+                               const float *q, float *s) {
     f32x16 acc[R][N];
     INFERC_EACH(r, R)
         INFERC_EACH(n, N) acc[r][n] = zero();
-    for (int64_t d = 0; d < k_dim; d++, k += page_tokens, q += R) {
+    for (int64_t d = 0; d < k_dim; d++, k += page_tokens, next += page_tokens, q += R) {
         f32x16 key[N];
+        INFERC_EACH(n, N) prefetch_far(next + 16 * n);
         INFERC_EACH(n, N) key[n] = load(k + 16 * n);
         INFERC_EACH(r, R)
             INFERC_EACH(n, N) acc[r][n] = fma(splat(q[r]), key[n], acc[r][n]);
@@ -62,23 +63,25 @@ INFERC_INLINE void score_block(const KV *k, int64_t page_tokens, int64_t k_dim, 
 
 // s[R][page_tokens] = q . k for all tokens of the page; q is [k_dim][R].
 template <class KV, int R>
-INFERC_NOINLINE void score_rows(const KV *k, int64_t page_tokens, int64_t k_dim, const float *q,
-                                float *s) {
+INFERC_NOINLINE void score_rows(const KV *k, const KV *next, int64_t page_tokens, int64_t k_dim,
+                                const float *q, float *s) {
     int64_t t = 0;
     for (; t + 16 * kScoreVectors <= page_tokens; t += 16 * kScoreVectors)
-        score_block<KV, R, kScoreVectors>(k + t, page_tokens, k_dim, q, s + t);
+        score_block<KV, R, kScoreVectors>(k + t, next + t, page_tokens, k_dim, q, s + t);
     if constexpr (kScoreVectors > 1)
-        for (; t < page_tokens; t += 16) score_block<KV, R, 1>(k + t, page_tokens, k_dim, q, s + t);
+        for (; t < page_tokens; t += 16)
+            score_block<KV, R, 1>(k + t, next + t, page_tokens, k_dim, q, s + t);
 }
 
 template <class KV, int R, int N>
-INFERC_INLINE void mix_block(const KV *v, int64_t v_dim, int lanes, int64_t tokens, const float *p,
-                             int64_t page_tokens, const float *factor, float *out,
+INFERC_INLINE void mix_block(const KV *v, const KV *next, int64_t v_dim, int lanes, int64_t tokens,
+                             const float *p, int64_t page_tokens, const float *factor, float *out,
                              int64_t out_stride) {
     f32x16 acc[R][N];
     INFERC_EACH(r, R)
         INFERC_EACH(n, N) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
-    for (int64_t t = 0; t < tokens; t++, v += v_dim) {
+    for (int64_t t = 0; t < tokens; t++, v += v_dim, next += v_dim) {
+        INFERC_EACH(n, N) prefetch_far(next + 16 * n);
         f32x16 value[N];
         INFERC_EACH(n, N) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
         INFERC_EACH(r, R)
@@ -90,29 +93,31 @@ INFERC_INLINE void mix_block(const KV *v, int64_t v_dim, int lanes, int64_t toke
 
 // out[R] = out * factor + p . v over the first `tokens` of the page.
 template <class KV, int R>
-INFERC_NOINLINE void mix_rows(const KV *v, int64_t v_dim, int64_t tokens, const float *p,
-                              int64_t page_tokens, const float *factor, float *out,
+INFERC_NOINLINE void mix_rows(const KV *v, const KV *next, int64_t v_dim, int64_t tokens,
+                              const float *p, int64_t page_tokens, const float *factor, float *out,
                               int64_t out_stride) {
     constexpr int N = out_vectors(R);
     int64_t e = 0;
     for (; e + 16 * N <= v_dim; e += 16 * N)
-        mix_block<KV, R, N>(v + e, v_dim, 16, tokens, p, page_tokens, factor, out + e, out_stride);
+        mix_block<KV, R, N>(v + e, next + e, v_dim, 16, tokens, p, page_tokens, factor, out + e,
+                            out_stride);
     for (; e < v_dim; e += 16)
-        mix_block<KV, R, 1>(v + e, v_dim, int(min_of(16, v_dim - e)), tokens, p, page_tokens,
-                            factor, out + e, out_stride);
+        mix_block<KV, R, 1>(v + e, next + e, v_dim, int(min_of(16, v_dim - e)), tokens, p,
+                            page_tokens, factor, out + e, out_stride);
 }
 
 template <class KV>
-INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k) {
+INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k, const KV *next) {
     const float *q = tile.q;
     float *s = tile.scores;
     for (int row = 0; row < tile.rows;) {
         int group = row_group(tile.rows - row);
-        if (group == 8) score_rows<KV, 8>(k, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 4) score_rows<KV, 4>(k, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 3) score_rows<KV, 3>(k, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 2) score_rows<KV, 2>(k, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 1) score_rows<KV, 1>(k, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 8) score_rows<KV, 8>(k, next, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 4) score_rows<KV, 4>(k, next, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 3) score_rows<KV, 3>(k, next, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 2) score_rows<KV, 2>(k, next, tile.page_tokens, tile.k_dim, q, s);
+        if (group == 1) score_rows<KV, 1>(k, next, tile.page_tokens, tile.k_dim, q, s);
+        next = k;  // one prefetch will do
         row += group;
         q += group * tile.k_dim;
         s += group * tile.page_tokens;
@@ -120,18 +125,19 @@ INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k) {
 }
 
 template <class KV>
-INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, int64_t tokens,
+INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, const KV *next, int64_t tokens,
                             const float *factor) {
     const int64_t stride = tile.out_stride, pt = tile.page_tokens;
     for (int row = 0; row < tile.rows;) {
         int group = row_group(tile.rows - row);
         const float *p = tile.scores + row * pt, *f = factor + row;
         float *out = tile.part.out + row * stride;
-        if (group == 8) mix_rows<KV, 8>(v, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 4) mix_rows<KV, 4>(v, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 3) mix_rows<KV, 3>(v, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 2) mix_rows<KV, 2>(v, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 1) mix_rows<KV, 1>(v, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 8) mix_rows<KV, 8>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 4) mix_rows<KV, 4>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 3) mix_rows<KV, 3>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 2) mix_rows<KV, 2>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 1) mix_rows<KV, 1>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        next = v;
         row += group;
     }
 }
@@ -162,10 +168,16 @@ INFERC_INLINE float finish_scores(const QueryTile &tile, float *s, int64_t low, 
     return reduce_max(largest);
 }
 
-// One page whose first token is at absolute position `base`.
+// Addresses of one KV head in a page.
 template <class KV>
-INFERC_INLINE void attend_page(QueryTile &tile, const KV *k, const KV *v, int64_t base) {
-    page_scores(tile, k);
+struct Page {
+    const KV *k, *v;
+};
+
+// One page whose first token is at absolute position `base`; `next` is fetched meanwhile.
+template <class KV>
+INFERC_INLINE void attend_page(QueryTile &tile, Page<KV> page, Page<KV> next, int64_t base) {
+    page_scores(tile, page.k, next.k);
     SoftmaxState &part = tile.part;
     float old_maximum[kTileQueryRows], factor[kTileQueryRows];
     int64_t visible = 0;
@@ -196,7 +208,7 @@ INFERC_INLINE void attend_page(QueryTile &tile, const KV *k, const KV *v, int64_
             factor[i] = scaled[i - row];
         }
     }
-    page_mix(tile, v, visible, factor);
+    page_mix(tile, page.v, next.v, visible, factor);
 }
 
 // (maximum, sum, out) of a row joined with those of the next partition.

@@ -114,6 +114,9 @@ INFERC_INLINE void convert(float value, f16 *out) { *out = to_f16(value); }
 
 INFERC_INLINE void prefetch(const void *address) { __builtin_prefetch(address, 0, 3); }
 
+// Into the second-level cache: needed later than the next few hundred instructions.
+INFERC_INLINE void prefetch_far(const void *address) { __builtin_prefetch(address, 0, 2); }
+
 INFERC_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 INFERC_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 INFERC_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -31,64 +31,64 @@ void read_worker(void *arg, int worker, int workers) {
     job.sink[16 * worker] = reduce_add(to_f32((sum[0] + sum[1]) + (sum[2] + sum[3])));
 }
 
-template <class Op>
-void peak_worker(void *arg, int worker, int) {
-    const Job &job = *(const Job *)arg;
-    float x[16];
-    for (int i = 0; i < 16; i++) x[i] = job.sink[i] * 1e-30f;
-    typename Op::Acc acc[12];
-    for (int i = 0; i < 12; i++) acc[i] = Op::start(x, i);
-    for (int64_t n = 0; n < job.count; n++) {
-        INFERC_EACH(i, 12) acc[i] = Op::step(acc[i], x);
+// Chains of one instruction between registers. kFlops: of one instruction.
+#if defined(INFERC_AVX512)
+#define PEAK(name, type, zero, instruction, flops)                                            \
+    struct name {                                                                             \
+        typedef type Acc;                                                                     \
+        static constexpr int64_t kFlops = flops;                                              \
+        static INFERC_INLINE Acc start() { return zero; }                                     \
+        static INFERC_INLINE Acc step(Acc a) {                                                \
+            asm volatile(instruction " %%zmm31, %%zmm30, %0" : "+v"(a) : : "xmm30", "xmm31"); \
+            return a;                                                                         \
+        }                                                                                     \
+    };
+PEAK(PeakF32, __m512, _mm512_setzero_ps(), "vfmadd231ps", 32)
+#if defined(INFERC_DPBF16)
+PEAK(PeakBf16, __m512, _mm512_setzero_ps(), "vdpbf16ps", 64)
+#else
+typedef PeakF32 PeakBf16;
+#endif
+#if defined(__AVX512VNNI__)
+PEAK(PeakInt8, __m512i, _mm512_setzero_si512(), "vpdpbusd", 128)
+#else
+typedef PeakF32 PeakInt8;
+#endif
+#elif defined(INFERC_AVX2)
+struct PeakF32 {
+    typedef __m256 Acc;
+    static constexpr int64_t kFlops = 16;
+    static INFERC_INLINE Acc start() { return _mm256_setzero_ps(); }
+    static INFERC_INLINE Acc step(Acc a) {
+        asm volatile("vfmadd231ps %%ymm15, %%ymm14, %0" : "+x"(a) : : "xmm14", "xmm15");
+        return a;
     }
-    float sum = 0;
-    for (int i = 0; i < 12; i++) sum += Op::value(acc[i]);
-    job.sink[16 * worker] = sum * 1e-30f;
-}
-
+};
+typedef PeakF32 PeakBf16;
+typedef PeakF32 PeakInt8;
+#else
 struct PeakF32 {
     typedef f32x16 Acc;
-    static INFERC_INLINE Acc start(const float *x, int i) { return splat(x[i]); }
-    static INFERC_INLINE Acc step(Acc a, const float *x) {
-        asm volatile("" : "+m"(*(float (*)[16])x));
-        return fma(load(x), load(x), a);
-    }
-    static INFERC_INLINE float value(Acc a) { return reduce_add(a); }
+    static constexpr int64_t kFlops = 32;
+    static INFERC_INLINE Acc start() { return zero(); }
+    static INFERC_INLINE Acc step(Acc a) { return fma(a, splat(0.5f), splat(1.0f)); }
 };
-#if defined(INFERC_AVX512)
-struct PeakRegisters {
-    typedef f32x16 Acc;
-    static INFERC_INLINE Acc start(const float *x, int i) { return splat(x[i]); }
-    static INFERC_INLINE Acc step(Acc a, const float *) {
-        asm volatile("vfmadd231ps %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
-        return a;
-    }
-    static INFERC_INLINE float value(Acc a) { return reduce_add(a); }
-};
-#if defined(INFERC_DPBF16)
-struct PeakBf16 : PeakRegisters {
-    static INFERC_INLINE Acc step(Acc a, const float *) {
-        asm volatile("vdpbf16ps %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
-        return a;
-    }
-};
-#else
-typedef PeakRegisters PeakBf16;
-#endif
-struct PeakInt8 {
-    typedef i32x16 Acc;
-    static INFERC_INLINE Acc start(const float *, int i) { return splat_i(i); }
-    static INFERC_INLINE Acc step(Acc a, const float *) {
-        asm volatile("vpdpbusd %%zmm31, %%zmm30, %0" : "+v"(a.v) : : "xmm30", "xmm31");
-        return a;
-    }
-    static INFERC_INLINE float value(Acc a) { return reduce_add(to_f32(a)); }
-};
-#else
-typedef PeakF32 PeakRegisters;
 typedef PeakF32 PeakBf16;
 typedef PeakF32 PeakInt8;
 #endif
+
+template <class Op>
+void peak_worker(void *arg, int worker, int) {
+    const Job &job = *(const Job *)arg;
+    typename Op::Acc acc[12];
+    INFERC_EACH(i, 12) acc[i] = Op::start();
+    for (int64_t n = 0; n < job.count; n++) {
+        INFERC_EACH(i, 12) acc[i] = Op::step(acc[i]);
+    }
+    float sum = 0;
+    INFERC_EACH(i, 12) sum += float(((const uint8_t *)&acc[i])[0]);
+    job.sink[16 * worker] = sum;
+}
 
 struct Product {
     const float *x;
@@ -128,14 +128,9 @@ extern "C" {
 
 void *pool_new(int threads) { return pool_create(threads); }
 void pool_free(void *pool) { pool_destroy((Pool *)pool); }
-int lanes_isa() {
-#if defined(INFERC_AVX512)
-    return 512;
-#elif defined(INFERC_AVX2)
-    return 256;
-#else
-    return 0;
-#endif
+int64_t peak_flops(int kind) {
+    const int64_t flops[3] = {PeakF32::kFlops, PeakBf16::kFlops, PeakInt8::kFlops};
+    return 12 * flops[kind];
 }
 void run_nothing(void *pool) { pool_run((Pool *)pool, nothing, nullptr); }
 void run_read(void *pool, const void *data, int64_t bytes, float *sink) {
@@ -144,7 +139,7 @@ void run_read(void *pool, const void *data, int64_t bytes, float *sink) {
 }
 void run_peak(void *pool, int kind, int64_t rounds, float *sink) {
     Job job = {(Pool *)pool, nullptr, rounds, sink};
-    if (kind == 0) pool_run(job.pool, peak_worker<PeakRegisters>, &job);
+    if (kind == 0) pool_run(job.pool, peak_worker<PeakF32>, &job);
     if (kind == 1) pool_run(job.pool, peak_worker<PeakBf16>, &job);
     if (kind == 2) pool_run(job.pool, peak_worker<PeakInt8>, &job);
 }

@@ -47,6 +47,7 @@ def build(march: str, compiler: str) -> ctypes.CDLL:
         lib = ctypes.CDLL(out)
     lib.pool_new.restype = P
     lib.scratch_bytes.restype = L
+    lib.peak_flops.restype = L
     lib.attention_scratch.restype = L
     return lib
 
@@ -79,11 +80,11 @@ class Machine:
         return n / best_seconds(lambda: self.lib.run_read(*args), 5)
 
     def peak_flops(self, kind: int) -> float:
-        """0: f32 multiply-add, 1: bf16 dot product, 2: int8 dot product; all threads together."""
+        """0: f32, 1: bf16, 2: int8 dot product, or f32 where the ISA has none; all threads."""
         rounds = 400_000
         args = self.pool, kind, L(rounds), P(self.sink.ctypes.data)
         seconds = best_seconds(lambda: self.lib.run_peak(*args), 5)
-        return rounds * 12 * 16 * 2 * (1, 2, 4)[kind] * self.threads / seconds
+        return rounds * self.lib.peak_flops(kind) * self.threads / seconds
 
     def launch_us(self) -> float:
         return (

@@ -21,8 +21,9 @@ from safetensors.numpy import load_file, save_file
 from inferc.cli.main import main
 from inferc.runtime import artifact_writer
 from tests import tiny
-from tests.e2e.workshop import Workshop
+from tests.e2e.workshop import CACHE, Workshop
 from tests.frontend import gguf_models
+from tests.frontend.captured import warm
 
 COMPILE, ARTIFACT, INTERRUPTED = 2, 4, 130
 
@@ -68,6 +69,7 @@ def edit_weights(folder: Path, **changes: np.ndarray | None) -> Path:
     file = folder / "model.safetensors"
     tensors = load_file(file) | changes
     save_file({k: v for k, v in tensors.items() if v is not None}, file)
+    warm(folder, None, CACHE)
     return folder
 
 
@@ -242,26 +244,29 @@ def test_write_error_of_a_full_disk(
     assert "the disk is full" in refused(workshop.source("llama"), ARTIFACT)
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 3.0, 6.0])
-def test_interrupt(workshop: Workshop, tmp_path: Path, delay_s: float) -> None:
-    """Ctrl-C at any time; a cold cache makes the compilation last."""
-    output = tmp_path / "out"
+@pytest.mark.parametrize("stage", ["import", "kernels"])
+def test_interrupt(workshop: Workshop, tmp_path: Path, stage: str) -> None:
+    """Ctrl-C while a child captures the model, and while C++ compilers run."""
+    source, cold, output = workshop.source("llama"), tmp_path / "cold", tmp_path / "out"
     output.mkdir()
-    command = [sys.executable, "-m", "inferc.cli.main", "compile", str(workshop.source("llama"))]
-    environment = os.environ | {"INFERC_CACHE": str(tmp_path / "cold")}
+    if stage != "import":
+        warm(source, None, cold)
     child = subprocess.Popen(
-        [*command, "-o", str(output / "model.inferc")],
-        env=environment,
+        [sys.executable, "-m", "inferc.cli.main", "compile", str(source), "-o", str(output / "m")],
+        env=os.environ | {"INFERC_CACHE": str(cold)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    time.sleep(delay_s)
+    assert child.stderr is not None
+    while not child.stderr.readline().startswith(stage):
+        assert child.poll() is None
+    time.sleep(1.0)  # into the stage; a child of ours is running by then
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does: children are interrupted too
     _, text = child.communicate(timeout=60)
     # CPython ends by the signal itself if it interrupted an import; a shell sees 130 for both.
     assert child.returncode in (INTERRUPTED, -signal.SIGINT), text
     assert "interrupted; nothing was left half-written" in text and "Traceback" not in text
     assert os.listdir(output) == []
-    leftover = [p for p in (tmp_path / "cold").rglob("*") if re.search("partial|making", p.name)]
+    leftover = [p for p in cold.rglob("*") if re.search("partial|making", p.name)]
     assert leftover == []

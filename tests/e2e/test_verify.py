@@ -59,23 +59,25 @@ def test_planted_fault(
 
 
 def test_failure_is_an_exit_code(
-    workshop: Workshop, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    workshop: Workshop,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The artifact of one model against the weights of another."""
-    source = tiny.save("llama-linear", tmp_path / "other")
-    artifact = workshop.artifact("llama")
-    command = ["verify", str(artifact), str(source), "--tokens", "20", "--no-store"]
+    source = workshop.source("gemma2")
+    artifact = compile_with("soft-cap dropped", source, tmp_path / "faulty", monkeypatch)
+    command = ["verify", str(artifact), str(source), "--tokens", str(TOKENS), "--no-store"]
     assert main(command) == 1
     assert "FAILED" in capsys.readouterr().out
     assert not (artifact / "verification.json").exists()
 
 
-def test_source_of_another_size(workshop: Workshop, tmp_path: Path) -> None:
+def test_source_of_another_size(tmp_path: Path) -> None:
     source = tiny.save("llama", tmp_path / "other")
     file = source / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 3}))
     with pytest.raises(InfercError, match=r"no weights for model\.layers\.2\."):
-        verify(workshop.artifact("llama"), source, tokens=5, store=False)
+        reference_models.load(ReferenceRequest(str(source), ((1, 2),)))
 
 
 def test_too_many_tokens(workshop: Workshop) -> None:

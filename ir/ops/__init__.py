@@ -1,5 +1,25 @@
 """Op cards, one file a family. Importing the package fills the table."""
 
-from inferc.ir.ops import attention, contract, elementwise, lookup, nn, serve, shape, source
+from inferc.ir.ops import (
+    attention,
+    capture,
+    contract,
+    elementwise,
+    lookup,
+    nn,
+    serve,
+    shape,
+    source,
+)
 
-__all__ = ["attention", "contract", "elementwise", "lookup", "nn", "serve", "shape", "source"]
+__all__ = [
+    "attention",
+    "capture",
+    "contract",
+    "elementwise",
+    "lookup",
+    "nn",
+    "serve",
+    "shape",
+    "source",
+]

@@ -1,0 +1,220 @@
+"""Attention and rotary embedding of ONNX opsets 23 and 24.
+
+Attention without a mask of its own is one operation. With one it is spelled out: what a mask does
+is found by evaluating it (pass `raise-sdpa`), whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inferc.errors import CompileError
+from inferc.frontend.aten_table import rank, tensor
+from inferc.frontend.onnx_shape import sliced
+from inferc.frontend.onnx_table import (
+    Node,
+    OnnxEmitter,
+    Results,
+    dtype_of_item,
+    onnx_op,
+    shape_of,
+)
+from inferc.frontend.onnx_values import Filled, Item
+from inferc.ir.core import Value
+from inferc.ir.dims import Size
+
+MASKED = -3.4e38  # below every score, and finite: a row without keys stays a number
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries `[B, H, S, D]`, keys `[B, G, T, D]`, values `[B, G, T, E]`."""
+
+    query: Value
+    key: Value
+    value: Value
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How scores are made of queries and keys; sizes of windows in tokens."""
+
+    scale: float
+    softcap: float | None = None
+    causal: bool = False
+    window: int | None = None
+
+
+def attend(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Value:
+    """Attention, `[B, H, S, E]`."""
+    queries, keys = tensor(heads.query).shape[2], tensor(heads.key).shape[2]
+    whole = mask is None or (isinstance(mask, Filled) and mask.value in (True, 0.0))
+    if whole and e.eq(queries, keys) is True:
+        moved = [e.transpose(v, (0, 2, 1, 3)) for v in (heads.query, heads.key, heads.value)]
+        out = e.op(
+            "nn.attention", *moved, scale=scores.scale, causal=scores.causal,
+            window=scores.window, softcap=scores.softcap,
+        )  # fmt: skip
+        return e.transpose(out, (0, 2, 1, 3))
+    return _spelled(e, heads, scores, mask)
+
+
+def _spelled(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Value:
+    query = heads.query
+    key, value = (repeat_heads(e, v, tensor(query).shape[1]) for v in (heads.key, heads.value))
+    out = e.emit("matmul", query, e.transpose(key, (0, 1, 3, 2)))
+    out = e.emit("mul", out, e.scalar(scores.scale, "f32"))
+    if scores.softcap is not None:
+        cap = e.scalar(scores.softcap, "f32")
+        out = e.emit("mul", e.emit("tanh", e.emit("div", out, cap)), cap)
+    if mask is not None:
+        out = _masked(e, out, mask)
+    if scores.causal:
+        out = _masked(e, out, _causal(e, tensor(out).shape[2:], scores.window))
+    return e.emit("matmul", e.emit("softmax", out, axis=3), value)
+
+
+def _masked(e: OnnxEmitter, scores: Value, mask: Item) -> Value:
+    keys, seen = tensor(scores).shape[-1], shape_of(mask)[-1]
+    if seen != 1 and e.eq(keys, seen) is not True:
+        raise CompileError(f"a mask of {seen} keys for {keys} keys is not supported.")
+    if dtype_of_item(mask) == "bool":
+        return e.emit("where", e.value(mask), scores, e.scalar(MASKED, "f32"))
+    return e.emit("add", scores, e.value(mask, "f32"))
+
+
+def _causal(e: OnnxEmitter, shape: tuple[Size, ...], window: int | None) -> Value:
+    """Key j <= query i, both counted from the first."""
+    rows = e.reshape(e.emit("iota", size=shape[0], dtype="i64"), (shape[0], 1))
+    columns = e.reshape(e.emit("iota", size=shape[1], dtype="i64"), (1, shape[1]))
+    seen = e.emit("le", columns, rows)
+    if window is None:
+        return seen
+    first = e.emit("sub", rows, e.scalar(window, "i64"))
+    return e.emit("logical_and", seen, e.emit("gt", columns, first))
+
+
+def repeat_heads(e: OnnxEmitter, x: Value, heads: Size) -> Value:
+    """Each of the G heads of `[B, G, S, D]` as often as there are queries for it."""
+    batch, own, length, size = tensor(x).shape
+    if own == heads:
+        return x
+    if not isinstance(own, int) or not isinstance(heads, int) or heads % own:
+        raise CompileError(f"{heads} query heads are no multiple of {own} heads of keys.")
+    wide = e.reshape(x, (batch, own, 1, length, size))
+    full = e.broadcast(wide, (batch, own, heads // own, length, size))
+    return e.reshape(full, (batch, heads, length, size))
+
+
+def split_heads(e: OnnxEmitter, x: Value, heads: int | None, what: str) -> Value:
+    """`[B, S, H*D]` to `[B, H, S, D]`; four axes stay as they are."""
+    if rank(x) == 4:
+        return x
+    batch, length, hidden = tensor(x).shape
+    if not heads or not isinstance(hidden, int) or hidden % heads:
+        raise CompileError(f"{what} {x.type} cannot be split into {heads} heads.")
+    return e.transpose(e.reshape(x, (batch, length, heads, hidden // heads)), (0, 2, 1, 3))
+
+
+def merge_heads(e: OnnxEmitter, x: Value) -> Value:
+    """`[B, H, S, D]` to `[B, S, H*D]`."""
+    batch, heads, length, size = tensor(x).shape
+    return e.reshape(e.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
+
+
+def is_empty(item: Item | None) -> bool:
+    """Whether a past is left out, or has no tokens."""
+    return item is None or 0 in shape_of(item)
+
+
+@onnx_op("Attention")
+def _attention(e: OnnxEmitter, n: Node) -> Results:
+    n.only(left_window_size=-1, right_window_size=-1)
+    if n.optional(6) is not None:
+        raise CompileError("padded keys (nonpad_kv_seqlen) are not supported.")
+    if n.wants(3):
+        raise CompileError("its scores (qk_matmul_output) are used.")
+    query = split_heads(e, e.value(n.input(0)), n.attr("q_num_heads"), "the query")
+    groups = n.attr("kv_num_heads")
+    key = split_heads(e, e.value(n.input(1)), groups, "the key")
+    value = split_heads(e, e.value(n.input(2)), groups, "the value")
+    causal = bool(n.attr("is_causal", 0))
+    past_key, past_value = n.optional(4), n.optional(5)
+    if not is_empty(past_key) and not is_empty(past_value):
+        if causal:
+            raise CompileError("causal attention over a past is not supported.")
+        key = e.emit("concat", e.value(past_key), key, axis=2)
+        value = e.emit("concat", e.value(past_value), value, axis=2)
+    size = tensor(query).shape[3]
+    assert isinstance(size, int)
+    scores = Scores(n.attr("scale") or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None, causal)
+    out = attend(e, Heads(query, key, value), scores, n.optional(3))
+    if len(shape_of(n.input(0))) == 3:
+        out = merge_heads(e, out)
+    return (out, key, value)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """How pairs of a head's dims are rotated; `dims` of each head take part."""
+
+    interleaved: bool
+    dims: int
+
+
+@onnx_op("RotaryEmbedding")
+def _rotary(e: OnnxEmitter, n: Node) -> Item:
+    x = e.value(n.input(0))
+    heads = split_heads(e, x, n.attr("num_heads"), "the input")
+    cos, sin = (
+        cache_rows(e, e.value(n.input(i)), n.optional(3), tensor(heads).shape) for i in (1, 2)
+    )
+    dims = n.attr("rotary_embedding_dim", 0)
+    out = rotate(e, heads, cos, sin, Rotary(bool(n.attr("interleaved", 0)), dims))
+    return merge_heads(e, out) if rank(x) == 3 else out
+
+
+def cache_rows(
+    e: OnnxEmitter, cache: Value, positions: Item | None, shape: tuple[Size, ...]
+) -> Value:
+    """Cos or sin of each token, `[B, S, R/2]`."""
+    if positions is not None:
+        return e.emit("embedding", cache, e.value(positions))
+    if rank(cache) != 3:
+        raise CompileError(f"a table {cache.type} without positions is not supported.")
+    return cache
+
+
+def rotate(e: OnnxEmitter, x: Value, cos: Value, sin: Value, how: Rotary) -> Value:
+    """Rotate the first dims of every head of `[B, H, S, D]`, by tables `[B, S, R/2]`."""
+    size, half = tensor(x).shape[3], tensor(cos).shape[2]
+    if not isinstance(size, int) or not isinstance(half, int):
+        raise CompileError(f"the sizes of {x.type} and {cos.type} are not known.")
+    dims = how.dims or 2 * half
+    if dims > 2 * half or dims > size:
+        raise CompileError(f"{dims} of {size} dims are rotated by tables of {half} columns.")
+    cos, sin = (e.value(sliced(e, _per_head(e, t), 3, 0, dims // 2)) for t in (cos, sin))
+    if how.interleaved:
+        first, second = (e.slice(x, 3, i, dims, 2) if dims > 1 else x for i in (0, 1))
+    else:
+        first, second = e.slice(x, 3, 0, dims // 2), e.slice(x, 3, dims // 2, dims)
+    a = e.emit("sub", e.emit("mul", first, cos), e.emit("mul", second, sin))
+    b = e.emit("add", e.emit("mul", second, cos), e.emit("mul", first, sin))
+    turned = _joined(e, a, b, dims, how.interleaved)
+    if dims == size:
+        return turned
+    return e.emit("concat", turned, e.slice(x, 3, dims, size), axis=3)
+
+
+def _per_head(e: OnnxEmitter, table: Value) -> Value:
+    batch, length, half = tensor(table).shape
+    return e.reshape(table, (batch, 1, length, half))
+
+
+def _joined(e: OnnxEmitter, a: Value, b: Value, dims: int, interleaved: bool) -> Value:
+    if not interleaved:
+        return e.emit("concat", a, b, axis=3)
+    shape = tensor(a).shape
+    pair = [e.reshape(v, (*shape, 1)) for v in (a, b)]
+    return e.reshape(e.emit("concat", *pair, axis=4), (*shape[:3], dims))

@@ -1,0 +1,340 @@
+"""ONNX operators that move elements, and those that compute shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import numpy_helper
+
+from inferc.errors import CompileError
+from inferc.frontend.onnx_elementwise import expand
+from inferc.frontend.onnx_table import (
+    Node,
+    OnnxEmitter,
+    axis_in,
+    dtype_of_item,
+    onnx_op,
+    shape_of,
+)
+from inferc.frontend.onnx_values import Filled, Item, Known, known, settled
+from inferc.frontend.onnx_weights import dtype_of
+from inferc.ir.core import Value
+from inferc.ir.dims import Dim, InconclusiveDim, Size, divide, product
+
+_END = 2**31 - 1  # slice bounds from here on mean "to the end"
+
+
+@onnx_op("Shape")
+def _shape(e: OnnxEmitter, n: Node) -> Item:
+    shape = shape_of(n.input(0))
+    end = n.attr("end")
+    return known(list(shape[slice(n.attr("start", 0), end)]))
+
+
+@onnx_op("Size")
+def _size(e: OnnxEmitter, n: Node) -> Item:
+    return known(product(shape_of(n.input(0))))
+
+
+@onnx_op("Constant")
+def _constant(e: OnnxEmitter, n: Node) -> Item:
+    for name, dtype in (("value_float", "f32"), ("value_int", "i64"), ("value_floats", "f32"),
+                        ("value_ints", "i64")):  # fmt: skip
+        if name in n.attrs:
+            value = n.attrs[name]
+            return known(list(value) if name.endswith("s") else value, dtype)
+    if "value" not in n.attrs:
+        raise CompileError("its value is of a kind that is not supported.")
+    return known_tensor(n.attrs["value"])
+
+
+def known_tensor(proto: object) -> Known:
+    """A TensorProto as a known array; floats are f32."""
+    array = numpy_helper.to_array(proto)  # type: ignore[arg-type]
+    dtype = dtype_of(proto.data_type, "A constant")  # type: ignore[attr-defined]
+    if dtype.startswith(("f", "bf")):
+        return Known(array.astype(np.float64), "f32")
+    return Known(array, dtype)
+
+
+@onnx_op("ConstantOfShape")
+def _constant_of_shape(e: OnnxEmitter, n: Node) -> Item:
+    shape = tuple(e.sizes(n.input(0), "shape"))
+    fill = known_tensor(n.attrs["value"]) if "value" in n.attrs else known([0.0], "f32")
+    return Filled(fill.elements()[0], shape, fill.dtype)
+
+
+@onnx_op("Reshape")
+def _reshape(e: OnnxEmitter, n: Node) -> Item:
+    x, wanted = n.input(0), e.sizes(n.input(1), "shape")
+    own = shape_of(x)
+    if not n.attr("allowzero", 0):
+        wanted = [own[i] if s == 0 and i < len(own) else s for i, s in enumerate(wanted)]
+    if -1 in wanted:
+        rest = product(tuple(s for s in wanted if s != -1))
+        try:
+            wanted[wanted.index(-1)] = divide(product(own), rest)
+        except InconclusiveDim as error:
+            raise CompileError(f"its shape {wanted} is not known: {error}.") from error
+    return reshaped(e, x, tuple(wanted))
+
+
+def reshaped(e: OnnxEmitter, x: Item, shape: tuple[Size, ...]) -> Item:
+    """The item with another shape of as many elements."""
+    if e.eq(product(shape_of(x)), product(shape)) is not True:
+        raise CompileError(f"{shape_of(x)} cannot be given the shape {shape}.")
+    if isinstance(x, Filled):
+        return Filled(x.value, shape, x.dtype)
+    if isinstance(x, Known):
+        return Known(x.array.reshape([int(s) for s in shape]), x.dtype)  # type: ignore[arg-type]
+    return e.reshape(x, shape)
+
+
+@onnx_op("Flatten")
+def _flatten(e: OnnxEmitter, n: Node) -> Item:
+    x = n.input(0)
+    shape, axis = shape_of(x), n.attr("axis", 1)
+    return reshaped(e, x, (product(shape[:axis]), product(shape[axis:])))
+
+
+@onnx_op("Unsqueeze")
+def _unsqueeze(e: OnnxEmitter, n: Node) -> Item:
+    x, given = n.input(0), e.ints(n.input(1), "axes")
+    shape = list(shape_of(x))
+    rank = len(shape) + len(given)
+    for axis in sorted(axis_in(a, rank) for a in given):
+        shape.insert(axis, 1)
+    return reshaped(e, x, tuple(shape))
+
+
+@onnx_op("Squeeze")
+def _squeeze(e: OnnxEmitter, n: Node) -> Item:
+    x, given = n.input(0), n.optional(1)
+    shape = shape_of(x)
+    if given is None:
+        axes = {i for i, s in enumerate(shape) if s == 1}
+    else:
+        axes = {axis_in(a, len(shape)) for a in e.ints(given, "axes")}
+    return reshaped(e, x, tuple(s for i, s in enumerate(shape) if i not in axes))
+
+
+@onnx_op("Transpose")
+def _transpose(e: OnnxEmitter, n: Node) -> Item:
+    x = n.input(0)
+    rank = len(shape_of(x))
+    perm = tuple(n.attr("perm", range(rank - 1, -1, -1)))
+    if isinstance(x, Filled):
+        return Filled(x.value, tuple(x.shape[p] for p in perm), x.dtype)
+    if isinstance(x, Known):
+        return Known(x.array.transpose(perm), x.dtype)
+    return e.transpose(x, perm)
+
+
+@onnx_op("Concat")
+def _concat(e: OnnxEmitter, n: Node) -> Item:
+    items = [i for i in n.inputs if i is not None]
+    axis = axis_in(n.attr("axis"), len(shape_of(items[0])))
+    kept = [i for i in items if shape_of(i)[axis] != 0] or items[:1]
+    if len(kept) == 1:
+        return kept[0]
+    if all(isinstance(i, Known) for i in kept):
+        arrays = [i.array for i in kept]  # type: ignore[union-attr]
+        if any(a.dtype == object for a in arrays):
+            arrays = [a.astype(object) for a in arrays]
+        return settled(np.concatenate(arrays, axis), dtype_of_item(kept[0]))
+    if all(isinstance(i, Filled) for i in kept) and len({i.value for i in kept}) == 1:  # type: ignore[union-attr]
+        shape = list(shape_of(kept[0]))
+        for other in kept[1:]:
+            shape[axis] = shape[axis] + shape_of(other)[axis]
+        return Filled(kept[0].value, tuple(shape), dtype_of_item(kept[0]))  # type: ignore[union-attr]
+    return e.emit("concat", *(e.value(i) for i in kept), axis=axis)
+
+
+@onnx_op("Split")
+def _split(e: OnnxEmitter, n: Node) -> tuple[Item, ...]:
+    x = n.input(0)
+    axis = axis_in(n.attr("axis", 0), len(shape_of(x)))
+    size, given, count = shape_of(x)[axis], n.optional(1), n.attr("num_outputs", len(n.outputs))
+    if given is not None:
+        sizes = e.sizes(given, "split sizes")
+    elif isinstance(size, int):
+        part = -(-size // count)
+        sizes = [min(part, size - part * i) for i in range(count)]
+    else:
+        sizes = [divide(size, count)] * count
+    pieces: list[Item] = []
+    start: Size = 0
+    for part in sizes:
+        pieces.append(sliced(e, x, axis, start, start + part))
+        start = start + part
+    return tuple(pieces)
+
+
+@onnx_op("Slice")
+def _slice(e: OnnxEmitter, n: Node) -> Item:
+    x = n.input(0)
+    starts, ends = e.sizes(n.input(1), "start"), e.sizes(n.input(2), "end")
+    given_axes, given_steps = n.optional(3), n.optional(4)
+    axes = e.ints(given_axes, "axes") if given_axes is not None else list(range(len(starts)))
+    steps = e.ints(given_steps, "steps") if given_steps is not None else [1] * len(axes)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        at = axis_in(axis, len(shape_of(x)))
+        size = shape_of(x)[at]
+        if step < 1:
+            raise CompileError(f"a slice with step {step} is not supported.")
+        x = sliced(e, x, at, _bound(e, start, size), _bound(e, end, size), step)
+    return x
+
+
+def _bound(e: OnnxEmitter, index: Size, size: Size) -> Size:
+    """A slice bound within the axis, as ONNX clamps it. Raises CompileError where unknown."""
+    if isinstance(index, int) and index >= _END:
+        return size
+    if isinstance(index, int) and index < 0:
+        index = 0 if index <= -_END else size + index
+    if e.le(0, index) is False:
+        index = 0
+    above = e.le(index, size)
+    if above is False:
+        return size
+    if above is None or e.le(0, index) is None:
+        if e.le(size, index) is True:
+            return size
+        raise CompileError(f"whether its bound {index} lies within {size} elements is not known.")
+    return index
+
+
+def sliced(e: OnnxEmitter, x: Item, axis: int, start: Size, stop: Size, step: int = 1) -> Item:
+    """Elements start to stop of an axis; the bounds are within it."""
+    if e.le(stop, start) is True:
+        stop = start
+    if isinstance(x, Known) and isinstance(start, int) and isinstance(stop, int):
+        index = [slice(None)] * x.array.ndim
+        index[axis] = slice(start, stop, step)
+        return settled(x.array[tuple(index)], x.dtype)
+    if isinstance(x, Filled):
+        length = stop - start
+        if step != 1:
+            length = -(-length // step) if isinstance(length, int) else divide(length, step)
+        return Filled(x.value, (*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
+    return e.slice(e.value(x), axis, start, stop, step)
+
+
+@onnx_op("Expand")
+def _expand(e: OnnxEmitter, n: Node) -> Item:
+    x, wanted = n.input(0), e.sizes(n.input(1), "shape")
+    own = shape_of(x)
+    rank = max(len(own), len(wanted))
+    shape: list[Size] = []
+    for a, b in zip(_padded(own, rank), _padded(wanted, rank), strict=True):
+        if a == 1 or b == 1 or e.eq(a, b):
+            shape.append(b if a == 1 else a)
+        else:
+            raise CompileError(f"{own} is not known to broadcast to {wanted}.")
+    return expand(e, x, tuple(shape))
+
+
+def _padded(shape: Sequence[Size], rank: int) -> list[Size]:
+    return [*([1] * (rank - len(shape))), *shape]
+
+
+@onnx_op("Tile")
+def _tile(e: OnnxEmitter, n: Node) -> Item:
+    """Every axis `s` repeated `r` times is `[r, s]` broadcast from `[1, s]`."""
+    x, repeats = n.input(0), e.sizes(n.input(1), "repeats")
+    shape = shape_of(x)
+    wide = reshaped(e, x, tuple(v for s in shape for v in (1, s)))
+    full = expand(e, wide, tuple(v for r, s in zip(repeats, shape, strict=True) for v in (r, s)))
+    return reshaped(e, full, tuple(r * s for r, s in zip(repeats, shape, strict=True)))
+
+
+@onnx_op("Range")
+def _range(e: OnnxEmitter, n: Node) -> Item:
+    start, stop, step = (n.input(i) for i in range(3))
+    dtype = dtype_of_item(start)
+    (first,), (last,), (by,) = (e.sizes(i, "bound") for i in (start, stop, step))
+    bounds = (first, last, by)
+    if all(isinstance(b, int) for b in bounds):
+        return known(list(range(*bounds)), dtype)  # type: ignore[arg-type]
+    if isinstance(first, Dim) or by != 1:
+        raise CompileError(f"the range {first} to {last} by {by} does not begin at a known number.")
+    counted = e.emit("iota", size=last - first, dtype="i64" if dtype == "f32" else dtype)
+    counted = e.cast(counted, dtype)
+    return counted if first == 0 else e.emit("add", counted, e.scalar(first, dtype))
+
+
+@onnx_op("Trilu")
+def _trilu(e: OnnxEmitter, n: Node) -> Item:
+    """The triangle by comparing row and column numbers, so that it can be read as a mask."""
+    x, upper = n.input(0), n.attr("upper", 1)
+    given = n.optional(1)
+    offset = int(e.number(given, "diagonal")) if given is not None else 0
+    rows, columns = shape_of(x)[-2:]
+    row = e.reshape(e.emit("iota", size=rows, dtype="i64"), (rows, 1))
+    column = e.emit("iota", size=columns, dtype="i64")
+    if offset:
+        row = e.emit("add", row, e.scalar(offset, "i64"))
+    kept = e.emit("ge" if upper else "le", e.broadcast(column, (1, columns)), row)
+    dtype = dtype_of_item(x)
+    return e.emit("where", kept, e.value(x), e.scalar(False if dtype == "bool" else 0, dtype))
+
+
+@onnx_op("Gather")
+def _gather(e: OnnxEmitter, n: Node) -> Item:
+    x, ids = n.input(0), n.input(1)
+    axis = axis_in(n.attr("axis", 0), len(shape_of(x)))
+    if isinstance(x, Filled):
+        return Filled(x.value, (*x.shape[:axis], *shape_of(ids), *x.shape[axis + 1 :]), x.dtype)
+    if isinstance(ids, Known) and ids.is_numeric:
+        if isinstance(x, Known):
+            return settled(np.take(x.array, ids.array, axis), x.dtype)
+        return _gather_known(e, x, axis, ids)
+    return _gather_rows(e, e.value(x), axis, e.value(ids))
+
+
+def _gather_known(e: OnnxEmitter, x: Value, axis: int, ids: Known) -> Item:
+    """Known places of an axis are slices."""
+    size = shape_of(x)[axis]
+    at = [size + int(i) if i < 0 else int(i) for i in ids.array.flat]
+    pieces = [e.slice(x, axis, i, i + 1) for i in at]
+    joined = pieces[0] if len(pieces) == 1 else e.emit("concat", *pieces, axis=axis)
+    shape = shape_of(x)
+    return e.reshape(joined, (*shape[:axis], *ids.array.shape, *shape[axis + 1 :]))
+
+
+def _gather_rows(e: OnnxEmitter, x: Value, axis: int, ids: Value) -> Value:
+    """Rows of a table; axes in front must have one element."""
+    shape = shape_of(x)
+    if any(s != 1 for s in shape[:axis]):
+        raise CompileError(f"a lookup along axis {axis} of {x.type} is not supported.")
+    rest = shape[axis + 1 :]
+    table = e.reshape(x, (shape[axis], product(rest)))
+    found = e.emit("embedding", table, ids)
+    return e.reshape(found, (*shape[:axis], *shape_of(ids), *rest))
+
+
+@onnx_op("GatherND")
+def _gather_nd(e: OnnxEmitter, n: Node) -> Item:
+    n.only(batch_dims=0)
+    x, places = n.input(0), n.input(1)
+    if isinstance(x, Filled):
+        depth = shape_of(places)[-1]
+        assert isinstance(depth, int)
+        return Filled(x.value, (*shape_of(places)[:-1], *x.shape[depth:]), x.dtype)
+    return e.emit("gather_nd", e.value(x), e.value(places))
+
+
+@onnx_op("CumSum")
+def _cumsum(e: OnnxEmitter, n: Node) -> Item:
+    n.only(exclusive=0, reverse=0)
+    x = n.input(0)
+    axis = axis_in(int(e.number(n.input(1), "axis")), len(shape_of(x)))
+    if isinstance(x, Filled) and x.value == 1:  # counts 1, 2, 3 …
+        size = x.shape[axis]
+        counted = e.emit("iota", size=size, dtype=x.dtype)
+        wide = (size, *([1] * (len(x.shape) - 1 - axis)))
+        one_more = e.emit("add", e.broadcast(e.reshape(counted, wide), x.shape),
+                          e.scalar(1, x.dtype))  # fmt: skip
+        return one_more
+    return e.emit("cumsum", e.value(x), axis=axis)

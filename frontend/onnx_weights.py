@@ -1,0 +1,93 @@
+"""Initialisers of an ONNX graph as stored tensors, and tensors computed from them when read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from inferc.errors import CompileError
+from inferc.frontend.onnx_proto import OnnxFile
+from inferc.frontend.weights import StoredTensor
+
+# TensorProto.DataType -> our name
+DTYPES = {
+    onnx.TensorProto.FLOAT: "f32",
+    onnx.TensorProto.FLOAT16: "f16",
+    onnx.TensorProto.BFLOAT16: "bf16",
+    onnx.TensorProto.DOUBLE: "f64",
+    onnx.TensorProto.INT64: "i64",
+    onnx.TensorProto.INT32: "i32",
+    onnx.TensorProto.INT8: "i8",
+    onnx.TensorProto.UINT8: "u8",
+    onnx.TensorProto.BOOL: "bool",
+}
+
+
+@dataclass(frozen=True)
+class ComputedTensor(StoredTensor):
+    """A tensor whose bytes are made from others when it is read, and not kept."""
+
+    compute: Callable[[], NDArray[np.generic]] = field(repr=False, compare=False)
+    drop: Callable[[], None] = field(repr=False, compare=False)
+
+    def read(self) -> NDArray[np.generic]:
+        """The values, or raw rows of blocks."""
+        return self.compute()
+
+    def release(self) -> None:
+        """Drop what the sources have mapped."""
+        self.drop()
+
+
+def dtype_of(data_type: int, what: str) -> str:
+    """Our name of an ONNX element type. Raises CompileError."""
+    if data_type not in DTYPES:
+        known = ", ".join(DTYPES.values())
+        name = onnx.TensorProto.DataType.Name(data_type)
+        raise CompileError(f"{what} is of type {name}, which is not supported; supported: {known}.")
+    return DTYPES[data_type]
+
+
+def stored(file: OnnxFile, tensor: onnx.TensorProto, data_type: str | None = None) -> StoredTensor:
+    """One initialiser; its values are read when asked for."""
+    dtype = data_type or dtype_of(tensor.data_type, f"Tensor {tensor.name} of {file.path}")
+    shape = tuple(tensor.dims)
+    place = file.places.get(tensor.name)
+    if place is not None:
+        return StoredTensor(
+            tensor.name, dtype, shape, place.file.path, place.nbytes, place.file, place.offset
+        )
+    array = numpy_helper.to_array(tensor)
+    return held(file, tensor.name, dtype, shape, array)
+
+
+def held(
+    file: OnnxFile, name: str, dtype: str, shape: tuple[int, ...], array: NDArray[np.generic]
+) -> ComputedTensor:
+    """A small tensor that the proto itself holds."""
+    return ComputedTensor(
+        name, dtype, shape, file.path, array.nbytes, file.mapped, 0, lambda: array, lambda: None
+    )
+
+
+_NUMPY = {
+    "f64": np.float64,
+    "i64": np.int64,
+    "i32": np.int32,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "bool": np.bool_,
+}
+
+
+def integers(tensor: StoredTensor) -> NDArray[np.generic]:
+    """The values of a tensor that is no weight, not copied where they lie in a file."""
+    if isinstance(tensor, ComputedTensor):
+        return tensor.read()
+    raw = tensor._map.view(tensor._offset, tensor.nbytes)
+    return raw.view(_NUMPY[tensor.dtype]).reshape(tensor.shape)

@@ -21,7 +21,8 @@ COMMON_FLAGS = (
     "-O3", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-fno-math-errno",
     "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-Wno-unknown-pragmas",
 )  # fmt: skip
-LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-s")
+# Names of kernels stay, for profilers.
+LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--strip-debug")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ _MEANINGS = {
     6: "arena, weights or KV pages are not aligned to 64 bytes",
 }
 
+_loaded: dict[Path, list[tuple[int, int]]] = {}
+"""Device and inode of the files that have been loaded from each path."""
+
 
 class StepArgs(ctypes.Structure):
     """`inferc_step_args`; see the header for units and shapes."""
@@ -66,9 +69,23 @@ class StepLibrary:
             self._pool = None
 
 
+def _name(path: Path) -> str:
+    """A name under which dlopen looks at the file itself.
+
+    Libraries stay loaded, and dlopen takes a name that it knows for the same library even if the
+    file has been replaced since (an artifact compiled again). Inodes are compared under new names.
+    """
+    status = path.stat()
+    files = _loaded.setdefault(path, [])
+    file = (status.st_dev, status.st_ino)
+    if file not in files:
+        files.append(file)
+    return f"{path.parent}{'/.' * files.index(file)}/{path.name}"
+
+
 def _load(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(path.resolve()))
+        library = ctypes.CDLL(_name(path.resolve()))
         library.inferc_abi_version.restype = ctypes.c_int32
         version = library.inferc_abi_version()
         library.inferc_pool_create.restype = ctypes.c_void_p

@@ -51,7 +51,7 @@ pytest: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp  ## Speed beside llama.cpp on this machine, interleaved (slow; builds llama.cpp)
 	$(PIP) install -q -c constraints.txt llama-cpp-python
-	$(BIN)/python bench/llama_cpp.py
+	$(BIN)/python bench/beside_llama_cpp.py
 
 format: $(VENV)/dev.stamp  ## Format the Python code
 	$(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .

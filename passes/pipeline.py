@@ -29,6 +29,7 @@ PHASES = (
         (
             "fold-constants",
             "cse",
+            "raise-positions",
             "canonicalize",
             "cse",
             "dce",
@@ -40,6 +41,7 @@ PHASES = (
         (
             "raise-norm",
             "raise-rope",
+            "raise-sdpa",
             "raise-attention",
             "raise-gated-mlp",
             "canonicalize",  # a raised op leaves views that now meet

@@ -136,8 +136,22 @@ def post_processor(
 
 
 def to_text(document: Json) -> str:
-    """The document as tokenizer.json holds it."""
+    """The document as tokenizer.json holds it, with merges in the form that loads cheapest.
+
+    A merge may be written `["a", "b"]` or `"a b"`. The library needs half the memory to read the
+    second form (Gemma: 157 MiB instead of 337), which only exists where no part holds a space.
+    """
+    model = document.get("model")
+    if isinstance(model, dict) and isinstance(model.get("merges"), list):
+        document = {**document, "model": {**model, "merges": _as_strings(model["merges"])}}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _as_strings(merges: list[object]) -> list[object]:
+    pairs = [m for m in merges if isinstance(m, list | tuple) and len(m) == 2]
+    if len(pairs) != len(merges) or any(" " in part for pair in pairs for part in pair):
+        return merges
+    return [f"{a} {b}" for a, b in pairs]
 
 
 def parse(text: str, source: str) -> Tokenizer:

@@ -106,6 +106,11 @@ def _run(command: list[str], folder: Path, doing: str, source: Path | None) -> N
         raise ToolchainError(f"{command[0]}: cannot be run ({error.strerror}).") from error
     if done.returncode == 0:
         return
+    if "No space left on device" in done.stderr:
+        raise ToolchainError(
+            f"The disk is full: the compiler could not write its files when {doing}. Free space,"
+            " or set INFERC_CACHE and TMPDIR to folders that have some."
+        )
     lines = (done.stderr or done.stdout).strip().splitlines()[:_ERROR_LINES]
     kept = ""
     if source is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.e2e.workshop import Workshop, ids_of, reference_logits
-
 import inferc
 from inferc.metrics import relative_error
+from tests.e2e.workshop import Workshop, ids_of, reference_logits
 
 
 def test_replaced_artifact(workshop: Workshop, tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Choices of the compiler that must not change the result, beyond the arithmetic that they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferc
+from inferc.metrics import relative_error
+from inferc.verify import tolerance
+from tests.e2e.workshop import THREADS, Workshop, ids_of, reference_logits
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"kv_dtype": "f16"}),
+    ("gemma2", {"kv_dtype": "bf16"}),
+    ("llama", {"page_tokens": 16, "step_tokens": 16}),
+    ("gemma2", {"page_tokens": 64, "sequences": 1}),
+    ("gemma2", {"target": "cpu:x86-64-v3"}),
+    ("llama", {"target": "cpu:portable", "tvm": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_option(workshop: Workshop, name: str, options: dict[str, Any]) -> None:
+    ids = ids_of(name)
+    with inferc.load(workshop.artifact(name, **options), threads=THREADS) as engine:
+        found, chunked = engine.logits(ids), engine.logits(ids, 7)
+    assert np.array_equal(found.view(np.int32), chunked.view(np.int32))
+    allowed = tolerance("f32", options.get("kv_dtype", "f32"))
+    assert relative_error(found, reference_logits(name, ids)) < allowed

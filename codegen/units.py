@@ -7,6 +7,8 @@ end up with one kernel; weights are pointers.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +22,7 @@ from inferc.ir.core import Op
 from inferc.ir.text import print_func
 
 _NAME_DIGITS = 10
+_NUMBER = re.compile(r"\.\d+\b")
 
 
 @dataclass
@@ -45,7 +48,7 @@ class Unit:
     def _header(self) -> str:
         first = self.groups[0]
         cost = self.definition.cost(first)
-        modules = sorted({m for g in self.groups for m in g.modules}, key=_natural)
+        modules = _folded(m for g in self.groups for m in g.modules)
         lines = [
             f"{self.name}: {self.definition.summary}",
             f"kernel: {self.definition.name} (template {self.definition.template})",
@@ -57,9 +60,10 @@ class Unit:
         return "\n".join(lines)
 
 
-def _natural(path: str) -> tuple[tuple[int, int | str], ...]:
-    """Key that sorts `layers.10` behind `layers.2`."""
-    return tuple((0, int(p)) if p.isdigit() else (1, p) for p in path.split("."))
+def _folded(paths: Iterable[str]) -> list[str]:
+    """Module paths with the number of a layer left out: `model.layers.*.mlp (30)`."""
+    counts = Counter(_NUMBER.sub(".*", path) for path in dict.fromkeys(paths))
+    return [f"{path} ({count})" if count > 1 else path for path, count in counts.items()]
 
 
 @dataclass

@@ -86,11 +86,12 @@ def _write_weights(folder: Path, package: Package) -> tuple[int, ...]:
 
 def _write_tokenizer(folder: Path, model: ImportedModel) -> None:
     files = model.tokenizer
-    _write(folder / "tokenizer.json", files.tokenizer_json)
+    if files.tokenizer_json is not None:
+        config = json.dumps(dict(files.special.texts), indent=1, sort_keys=True)
+        _write(folder / "tokenizer.json", files.tokenizer_json)
+        _write(folder / "tokenizer_config.json", config + "\n")
     if files.chat_template is not None:
         _write(folder / "chat_template.jinja", files.chat_template)
-    config = dict(files.special.texts)
-    _write(folder / "tokenizer_config.json", json.dumps(config, indent=1, sort_keys=True) + "\n")
     defaults = {k: v for k, v in asdict(files.generation).items() if v is not None}
     _write(folder / "generation.json", json.dumps(defaults, indent=1, sort_keys=True) + "\n")
 

@@ -97,6 +97,23 @@ def test_weight_types(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     compiled.close()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "compute", "tolerance"), [("q8_0", "int8", 0.05), ("bf16", "bf16", 0.02)]
+)
+def test_rounded_arithmetic(
+    dtype: str, compute: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Activations are rounded to 8 bits of mantissa or so; two layers add up."""
+    monkeypatch.setattr(nn_models, "INNER", 64)
+    module = fused("llama", weight=dtype, up_weight=dtype)
+    stored = random_params(module)
+    compiled = Compiled(module, stored, tmp_path, PAGES, compute=compute)
+    math = {"int8": "MathInt8", "bf16": "MathBf16"}[compute]
+    assert any(f"{math}>(" in s.code for s in compiled.generated.sources())
+    check_steps(module, stored, compiled, tolerance)
+    compiled.close()
+
+
 def test_gate_and_up_of_different_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn_models, "INNER", 64)
     module = fused("llama", weight="q8_0", up_weight="q4_1")

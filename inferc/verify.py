@@ -23,6 +23,7 @@ from inferc.runtime.artifact import Manifest
 from inferc.runtime.artifact_writer import add_file
 from inferc.runtime.engine import Engine, load
 from inferc.runtime.request import SamplingParams
+from inferc.runtime.tokenizer import IdsOnly
 
 VERIFICATION_FILE = "verification.json"
 GREEDY_TOKENS = 64
@@ -161,6 +162,10 @@ def _prompt(
     limit = manifest.limits.context_tokens
     if tokens is not None and not 1 <= tokens <= limit:
         raise RequestError(f"--tokens: expected 1 to {limit}, the artifact's context; got {tokens}")
+    if isinstance(engine.tokenizer, IdsOnly):
+        count = tokens or min(_DEFAULT_TOKENS, max(limit // 2, 1))
+        ids = np.random.default_rng(0).integers(0, manifest.model.vocab_size, count).tolist()
+        return tuple(ids), ("The model has no tokenizer: the prompt is random.",)
     text = prompt or _TEXT
     ids = engine.tokenizer.encode(text)
     if prompt is not None and tokens is None:

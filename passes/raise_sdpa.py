@@ -26,7 +26,7 @@ from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use
 from inferc.passes.mask_values import HIDDEN, MaskKind, MaskPart, Unreadable, classify
 from inferc.passes.match import axis_attr, made_by, same_shape, scalar, tensor
-from inferc.passes.repeated_heads import before_repeat
+from inferc.passes.repeated_heads import Source, source_of_heads
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RaiseSdpa(Pass):
                 (
                     Pattern("attention", frozenset({"core.matmul"}), patterns.attention),
                     Pattern("mask", frozenset({"nn.attention"}), patterns.mask_operand),
-                    Pattern("heads", frozenset({"nn.attention"}), repeated_heads),
+                    Pattern("heads", frozenset({"nn.attention"}), plain_heads),
                 ),
             )
 
@@ -253,18 +253,27 @@ def _without_factor(value: Value, edit: Edit) -> tuple[Value, float]:
     return inner, factor * (number if op.name == "core.mul" else 1 / number)
 
 
-def repeated_heads(op: Op, edit: Edit) -> Value | None:
-    """Let attention read the heads of keys and values that were repeated for it."""
-    query, *pair = op.operands[:3]
-    found = [before_repeat(edit.func, v) for v in pair]
-    if any(f is None for f in found):
+def plain_heads(op: Op, edit: Edit) -> Value | None:
+    """Let attention read heads that were repeated, or moved to and fro, where they come from."""
+    sources = [source_of_heads(edit.func, v) for v in op.operands[:3]]
+    groups = [
+        tensor(v).shape[2] if s is None else s.shape[2]
+        for s, v in zip(sources, op.operands[:3], strict=True)
+    ]
+    if not any(sources) or groups[1] != groups[2]:
         return None
-    heads = []
-    for source in found:
-        assert source is not None
-        edit.covers(*source.ops)
-        moved = edit.op("core.transpose", source.value, perm=source.perm)
-        heads.append(edit.op("core.reshape", moved, shape=source.shape))
-    if tensor(heads[0]).shape[2] != tensor(heads[1]).shape[2]:
-        return None
-    return edit.like(op, query, *heads, *op.operands[3:])
+    operands = list(op.operands)
+    for i, source in enumerate(sources):
+        if source is not None:
+            edit.covers(*source.ops)
+            operands[i] = _taken(source, edit)
+    return edit.like(op, *operands)
+
+
+def _taken(source: Source, edit: Edit) -> Value:
+    value = source.value
+    if source.perm != tuple(range(len(source.perm))):
+        value = edit.op("core.transpose", value, perm=source.perm)
+    if not same_shape(tensor(value).shape, source.shape):
+        value = edit.op("core.reshape", value, shape=source.shape)
+    return value

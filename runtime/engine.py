@@ -196,7 +196,7 @@ def load(
     manifest = read_manifest(folder)
     if check:
         check_digests(folder, manifest)
-    tokenizer = load_tokenizer(folder / "tokenizer.json", manifest.tokens)
+    tokenizer = load_tokenizer(folder, manifest)
     budget = kv_budget(manifest.kv, manifest.limits, kv_budget_bytes)
     executor = CpuExecutor(folder, manifest, budget, threads or default_threads())
     limits = manifest.limits

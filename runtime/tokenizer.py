@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from inferc.errors import ArtifactError
-from inferc.runtime.artifact import TokenFacts
+from inferc.errors import ArtifactError, RequestError
+from inferc.runtime.artifact import Manifest, TokenFacts
 from inferc.runtime.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
@@ -71,10 +71,38 @@ class TextTokenizer:
         return [bos, *token_ids[written:]]
 
 
-def load_tokenizer(path: Path, facts: TokenFacts) -> TextTokenizer:
-    """Read `tokenizer.json`."""
+class IdsOnly(TextTokenizer):
+    """What stands for the tokenizer of a model that came without one: ids in, ids out."""
+
+    def __init__(self, facts: TokenFacts) -> None:
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
+
+        super().__init__(Tokenizer(WordLevel({})), facts)
+
+    def encode(self, text: str) -> list[int]:
+        """Refused."""
+        raise RequestError(
+            "This artifact has no tokenizer, because its model came without one: give the prompt "
+            "as token ids, or compile again with tokenizer.json beside the model."
+        )
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Refused."""
+        return self.encode(text)
+
+    def known_ids(self, vocab_size: int) -> npt.NDArray[np.bool_]:
+        """All ids: nothing says which are padding."""
+        return np.ones(vocab_size, np.bool_)
+
+
+def load_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer:
+    """Read `tokenizer.json`; an artifact that never had one takes ids only."""
     from tokenizers import Tokenizer
 
+    path, facts = folder / "tokenizer.json", manifest.tokens
+    if path.name not in manifest.files and not path.is_file():
+        return IdsOnly(facts)
     if not path.is_file():
         raise ArtifactError(f"{path}: the artifact has no tokenizer; compile the model again.")
     return TextTokenizer(Tokenizer.from_file(str(path)), facts)

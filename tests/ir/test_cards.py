@@ -14,7 +14,7 @@ from inferc.ir.interp import run
 from inferc.ir.location import ModuleLoc
 from inferc.ir.parse import parse_func
 from inferc.ir.text import print_func, structural_hash
-from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
+from inferc.ir.types import CacheType, Memory, StateType, TensorType, Type, numpy_dtype
 from inferc.ir.verify import verify
 
 SPECIAL = {"param", "fuse.group"}  # types are given, or come from the body
@@ -42,6 +42,8 @@ def array(type_: Type, rng: np.random.Generator, *, positive: bool) -> Any:
         page = type_.page_tokens or 4
         k = rng.standard_normal((3, type_.kv_heads, type_.k_dim, page))
         return k, rng.standard_normal((3, type_.kv_heads, page, type_.v_dim))
+    if isinstance(type_, StateType):
+        return rng.standard_normal((3, *type_.shape))
     shape = tuple(int(s) for s in type_.shape)  # type: ignore[arg-type]
     if type_.dtype == "bool":
         return rng.random(shape) < 0.5
@@ -75,6 +77,9 @@ def test_reference_fits_inference(spec: Card, sample: Sample) -> None:
     for result, found in zip(func.results, run(func, inputs_of(spec, sample)), strict=True):
         if isinstance(result.type, CacheType):
             assert [a.dtype for a in found] == [np.float32] * 2
+            continue
+        if isinstance(result.type, StateType):
+            assert (found.dtype, found.shape) == (np.float32, (3, *result.type.shape))
             continue
         assert found.shape == result.type.shape
         expected = np.dtype(np.float32) if result.type.is_float else numpy_dtype(result.type.dtype)
@@ -173,8 +178,8 @@ def test_verifies(spec: Card, sample: Sample) -> None:
     from inferc.ir.core import Module
 
     func = function_of(spec, sample)
-    if any(isinstance(a.type, CacheType) for a in func.args) and not spec.stateful:
-        caches = [a for a in func.args if isinstance(a.type, CacheType)]
+    if any(isinstance(a.type, Memory) for a in func.args) and not spec.stateful:
+        caches = [a for a in func.args if isinstance(a.type, Memory)]
         func.results += caches  # a function hands back the caches it was given
     verify(Module({"f": func}))
 

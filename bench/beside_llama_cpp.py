@@ -1,6 +1,6 @@
 """inferc beside llama.cpp (through llama-cpp-python) on the same weights, interleaved in one run.
 
-    python bench/beside_llama_cpp.py [--rounds 5] [--threads 2] [--out bench/results/cpu-llama-cpp.json]
+    python bench/beside_llama_cpp.py [--rounds 5] [--threads 2] [--out FILE.json]
 
 Each engine lives in its own process and is timed in turn, round after round, so that drift of the
 machine hits all alike; the read bandwidth is measured between the rounds. Greedy, end-of-sequence

@@ -21,7 +21,7 @@ from inferc.ir.dims import Size, Symbol, sym
 from inferc.ir.location import ModuleLoc
 from inferc.ir.types import TensorType
 
-__all__ = ["Graphed", "to_module"]
+__all__ = ["Graphed", "Translator", "plain_name", "to_module"]
 _FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_shape)  # importing fills the table
 
 _WRAPPER = "model_"  # attribute of the wrapper module that holds the model
@@ -57,10 +57,17 @@ def to_module(program: ExportedProgram, classes: dict[str, str]) -> Graphed:
         program: Functionalised export of the forward pass over ids and positions.
         classes: class name of each module path, for the locations of parameters.
     """
-    return _Translator(program, classes).run()
+    return Translator(program, classes).run()
 
 
-class _Translator:
+def plain_name(target: str) -> str:
+    """The name of a parameter or buffer in the model itself."""
+    return target.removeprefix(f"{_WRAPPER}.")
+
+
+class Translator:
+    """Walks the graph; subclasses may declare buffers differently."""
+
     def __init__(self, program: ExportedProgram, classes: dict[str, str]) -> None:
         self.program, self.classes = program, classes
         self.graph: Graph = program.graph
@@ -112,7 +119,7 @@ class _Translator:
                 spec.kind == InputKind.BUFFER and spec.persistent
             ):
                 continue
-            name = spec.target.removeprefix(f"{_WRAPPER}.")
+            name = plain_name(spec.target)
             tensor = self.program.state_dict[spec.target]
             canonical = first.setdefault(id(tensor), name)
             if canonical != name:
@@ -139,7 +146,7 @@ class _Translator:
     def _declare_buffer(self, node: Node, spec: Any) -> None:
         """A buffer that no checkpoint holds becomes a constant with its exact values."""
         value = self.program.constants[spec.target]
-        name = spec.target.removeprefix(f"{_WRAPPER}.")
+        name = plain_name(spec.target)
         path, _, leaf = name.rpartition(".")
         if value.numel() > _CONSTANT_ELEMENTS_MAX:
             raise CompileError(

@@ -6,19 +6,21 @@ the same capture. An ONNX file brings its own graph. All end in the same form.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from inferc.errors import CompileError
+from inferc.errors import CompileError, ToolchainError
 from inferc.frontend import tokenizer
 from inferc.frontend.capture import capture
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
 from inferc.frontend.config_checks import check_config
 from inferc.frontend.gguf import is_gguf, open_gguf
 from inferc.frontend.hf import open_hf
+from inferc.frontend.live_options import LiveOptions
 from inferc.frontend.model_source import ModelSource
 from inferc.frontend.onnx_source import import_onnx, onnx_file_of
 from inferc.frontend.param_binding import bind_weights
@@ -96,6 +98,28 @@ def import_model(path: Path, options: ImportOptions | None = None) -> ImportedMo
     return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
 
 
+def import_module(module: Any, options: LiveOptions) -> ImportedModel:
+    """Import a torch module of this process. Raises CompileError or ToolchainError."""
+    if importlib.util.find_spec("torch") is None:
+        raise ToolchainError(
+            "Compiling needs torch, which is not installed. Install the compiler's packages with: "
+            "pip install 'inferc[compile]'"
+        )
+    import torch  # here, because models on disk are read without it
+
+    if not isinstance(module, torch.nn.Module):
+        raise CompileError(
+            f"Expected a path or a torch.nn.Module to compile, found {type(module).__name__}."
+        )
+    from inferc.frontend.live import import_live
+
+    model = import_live(module, options)
+    captured = CaptureFacts(model.name, model.context_tokens, model.hidden_size, model.layers)
+    facts = _facts(model.name, captured, model.module, model.tensors)
+    _check_vocabulary(Path(model.name), model.tokenizer, facts)
+    return ImportedModel(model.module, model.tensors, model.store, model.tokenizer, facts, {})
+
+
 def _check_vocabulary(path: Path, tokens: TokenizerFiles, facts: ModelFacts) -> None:
     if tokens.vocab_size > facts.vocab_size:
         raise CompileError(
@@ -107,7 +131,7 @@ def _check_vocabulary(path: Path, tokens: TokenizerFiles, facts: ModelFacts) -> 
 def _onnx(path: Path, options: ImportOptions) -> ImportedModel:
     model = import_onnx(path, options.context_tokens)
     captured = CaptureFacts(
-        model.architecture, model.context_tokens, model.hidden_size, model.layers, {}, {}, {}, ()
+        model.architecture, model.context_tokens, model.hidden_size, model.layers
     )
     facts = _facts(model.name, captured, model.module, model.tensors)
     _check_vocabulary(path, model.tokenizer, facts)

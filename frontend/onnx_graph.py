@@ -20,12 +20,12 @@ from inferc.frontend import (
     onnx_quantized,
     onnx_shape,
 )
-from inferc.frontend.onnx_patterned import patterned
 from inferc.frontend.onnx_proto import OnnxFile
 from inferc.frontend.onnx_table import ONNX, Node, OnnxEmitter
 from inferc.frontend.onnx_values import Item, Known, Raw
 from inferc.frontend.onnx_weights import dtype_of, integers, stored
-from inferc.frontend.weights import StoredTensor
+from inferc.frontend.patterned import patterned
+from inferc.frontend.weights import DENSE_DTYPES, StoredTensor
 from inferc.ir.card import TypeMismatch
 from inferc.ir.core import Func
 from inferc.ir.dims import InconclusiveDim
@@ -155,10 +155,24 @@ class _Walker:
             return Raw(tensor)
         if elements <= limit:
             return _known(proto, tensor, dtype)
-        found = patterned(self.emitter, tensor)
+        array = _may_be_pattern(tensor)
+        found = (
+            None if array is None else patterned(self.emitter, array, "f32" if is_float else dtype)
+        )
         if found is not None:
             return found
         return self.emitter.parameter(proto.name, tensor) if is_float else Raw(tensor)
+
+
+def _may_be_pattern(tensor: StoredTensor) -> np.ndarray | None:
+    """The values of a table that may be a mask or count: no weight is read for nothing."""
+    square = len(tensor.shape) >= 2 and tensor.shape[-1] == tensor.shape[-2]
+    if tensor.dtype not in DENSE_DTYPES:
+        return integers(tensor)
+    if not square:
+        return None
+    corner = tensor.read().reshape(-1, tensor.shape[-1])[0, 1:]
+    return tensor.read() if bool((corner == corner[:1]).all()) else None
 
 
 def _known(proto: onnx.TensorProto, tensor: StoredTensor, dtype: str) -> Known:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferc.errors import CompileError
+from inferc.frontend.computed_tensor import ComputedTensor
 from inferc.frontend.onnx_elementwise import binary
 from inferc.frontend.onnx_table import MICROSOFT, Node, OnnxEmitter, dtype_of_item, onnx_op
 from inferc.frontend.onnx_values import Item
-from inferc.frontend.onnx_weights import ComputedTensor, integers
+from inferc.frontend.onnx_weights import integers
 from inferc.frontend.weights import StoredTensor
 from inferc.ir.blocks import block_format
 
@@ -122,8 +123,8 @@ def _tensor(shape: tuple[int, int, int, int], sources: list[StoredTensor]) -> Co
     kind = _loaded(shape, sources).format(first.name)
     _release(sources)
     nbytes = rows * block_format(kind).row_bytes(columns)
-    return ComputedTensor(
-        first.name, kind, (rows, columns), first.file, nbytes, first._map, first._offset,
+    return ComputedTensor.of(
+        first.name, kind, (rows, columns), first.file, nbytes,
         lambda: _loaded(shape, sources).blocks(kind), lambda: _release(sources),
     )  # fmt: skip
 

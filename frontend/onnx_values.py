@@ -17,7 +17,7 @@ from inferc.ir.core import Value
 from inferc.ir.dims import Dim, Size
 
 Scalar = int | float | bool | Dim
-Item = Union[Value, "Known", "Filled", "Raw"]  # noqa: UP007 - the names are defined below
+Item = Union[Value, "Known", "Filled", "Raw"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from inferc.errors import CompileError
+from inferc.frontend.computed_tensor import ComputedTensor
 from inferc.frontend.onnx_proto import OnnxFile
 from inferc.frontend.weights import StoredTensor
 
@@ -26,22 +24,6 @@ DTYPES = {
     onnx.TensorProto.UINT8: "u8",
     onnx.TensorProto.BOOL: "bool",
 }
-
-
-@dataclass(frozen=True)
-class ComputedTensor(StoredTensor):
-    """A tensor whose bytes are made from others when it is read, and not kept."""
-
-    compute: Callable[[], NDArray[np.generic]] = field(repr=False, compare=False)
-    drop: Callable[[], None] = field(repr=False, compare=False)
-
-    def read(self) -> NDArray[np.generic]:
-        """The values, or raw rows of blocks."""
-        return self.compute()
-
-    def release(self) -> None:
-        """Drop what the sources have mapped."""
-        self.drop()
 
 
 def dtype_of(data_type: int, what: str) -> str:
@@ -70,9 +52,7 @@ def held(
     file: OnnxFile, name: str, dtype: str, shape: tuple[int, ...], array: NDArray[np.generic]
 ) -> ComputedTensor:
     """A small tensor that the proto itself holds."""
-    return ComputedTensor(
-        name, dtype, shape, file.path, array.nbytes, file.mapped, 0, lambda: array, lambda: None
-    )
+    return ComputedTensor.of(name, dtype, shape, file.path, array.nbytes, lambda: array)
 
 
 _NUMPY = {

@@ -1,6 +1,7 @@
 """The compiler's driver: import, passes, code generation, artifact.
 
 inferc.compile("path/to/model", "model.inferc", target="cpu:native")
+inferc.compile(module, "model.inferc", example_ids=ids, context_tokens=2048)
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from inferc.codegen.select import SelectKernels
 from inferc.codegen.targets import parse_target
 from inferc.codegen.toolchain import Compiler, find_compiler
 from inferc.errors import CompileError
-from inferc.frontend.importer import ImportedModel, ImportOptions, import_model
+from inferc.frontend.importer import ImportedModel, ImportOptions, import_model, import_module
+from inferc.frontend.live_options import LiveOptions
 from inferc.packaging import Package, fill_artifact
 from inferc.passes.check import CheckTranslation
 from inferc.passes.instruments import CheckFacts, Dump, Instrument, StageTexts, Verify
@@ -77,13 +79,22 @@ Progress = Callable[[Event], None]
 
 
 def compile(
-    source: Path | str, output: Path | str, *, progress: Progress | None = None, **options: Any
+    source: Any,
+    output: Path | str,
+    *,
+    example_ids: Any = None,
+    tokenizer: Path | str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Manifest:
     """Compile a model to an artifact.
 
     Args:
-        source: a Hugging Face directory or a GGUF file.
+        source: path of a Hugging Face directory, a GGUF file or an ONNX model; or a torch module
+            that takes token ids `[B, S]` (and `positions`, if it likes) and returns logits.
         output: the artifact, a folder that appears when everything in it is complete.
+        example_ids: token ids to trace a module with; only their shape matters.
+        tokenizer: directory with the tokenizer.json of a module; None for ids only.
         progress: told what is being done.
         **options: fields of `CompileOptions`.
 
@@ -91,8 +102,28 @@ def compile(
         InfercError: with the reason, and what to do about it.
     """
     tell = progress or (lambda event: None)
-    job = _Job(Path(source), Path(output), resolve_options(options), tell)
-    return job.run()
+    chosen = resolve_options(options)
+    if isinstance(source, Path | str):
+        if example_ids is not None or tokenizer is not None:
+            raise CompileError("example_ids and tokenizer are for torch modules, not for files.")
+        read = _Source(str(source), lambda: _read(Path(source), chosen))
+    else:
+        folder = None if tokenizer is None else Path(tokenizer)
+        live = LiveOptions(example_ids, folder, chosen.context_tokens)
+        read = _Source(type(source).__name__, lambda: import_module(source, live))
+    return _Job(read, Path(output), chosen, tell).run()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model to be imported, and its name for the progress."""
+
+    name: str
+    read: Callable[[], ImportedModel]
+
+
+def _read(path: Path, options: CompileOptions) -> ImportedModel:
+    return import_model(path, ImportOptions(options.context_tokens))
 
 
 def resolve_options(options: dict[str, Any]) -> CompileOptions:
@@ -115,7 +146,7 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
 
 @dataclass(frozen=True)
 class _Job:
-    source: Path
+    source: _Source
     output: Path
     options: CompileOptions
     tell: Progress
@@ -125,8 +156,8 @@ class _Job:
         check_output(self.output, overwrite=self.options.overwrite)
         compiler, select = find_compiler(), self._select()
         kernel_options = select.options()
-        self.tell(Event("import", str(self.source)))
-        model = import_model(self.source, ImportOptions(self.options.context_tokens))
+        self.tell(Event("import", self.source.name))
+        model = self.source.read()
         records, stages = self._passes(model, select)
         package = self._package(model, kernel_options, records, stages, compiler)
         self.tell(Event("artifact", str(self.output)))

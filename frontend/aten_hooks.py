@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferc.frontend.aten_table import Emitter, aten, rank, unsupported
+from inferc.frontend.aten_table import Emitter, aten, rank
 from inferc.ir.core import Value
 
 
@@ -20,10 +20,8 @@ def _attention(
     softcap: float | None,
 ) -> Value:
     """From `[B, H, S, D]` to `[B, S, H, D]`; the transposes of the model cancel against these."""
-    if sinks is not None:
-        raise unsupported("attention with sinks is not supported yet.")
     operands = [_heads_last(e, v) for v in (query, key, value)]
-    operands += [] if mask is None else [mask]
+    operands += [v for v in (mask, sinks) if v is not None]
     return e.op(
         "nn.attention",
         *operands,

@@ -186,7 +186,8 @@ class _Flattener:
 
     def attention(self, op: Op) -> tuple[Value, ...]:
         rows = [self.operand(op, v) for v in op.operands]
-        made = self.again(op, *(self.view(op, v, (1, *shape_of(v))) for v in rows))
+        batch = [self.view(op, v, (1, *shape_of(v))) for v in rows[:3]]
+        made = self.again(op, *batch, *rows[3:])
         return (self.view(op, made[0], (T, *self.rest(op.result))),)
 
 

@@ -90,6 +90,16 @@ def is_unit(size: Size) -> bool:
     return same_size(size, 1)
 
 
+def attention_mask(op: Op) -> Value | None:
+    """The mask [B, 1, S, S] of an nn.attention."""
+    return next((v for v in op.operands[3:] if tensor(v).rank == 4), None)
+
+
+def attention_sinks(op: Op) -> Value | None:
+    """The sinks [H] of an nn.attention."""
+    return next((v for v in op.operands[3:] if tensor(v).rank == 1), None)
+
+
 def mean_of_last(value: Value) -> Value | None:
     """The x of a mean over the last axis that keeps the axis."""
     op = made_by(value, "core.mean")

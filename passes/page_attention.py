@@ -72,18 +72,17 @@ class _Paging:
         self.windows: dict[_Pair, list[int | None]] = {}
         self.appended: dict[_Pair, Value] = {}
         for op in ops:
-            window = op.attrs["window"]
-            assert window is None or isinstance(window, int)
-            self.windows.setdefault(self.pair[op], []).append(window)
+            limits = [w for w in (op.attrs["window"], op.attrs["chunk"]) if isinstance(w, int)]
+            self.windows.setdefault(self.pair[op], []).append(min(limits, default=None))
 
     def rewrite(self, op: Op) -> None:
         q = self.rows(op, op.operands[0])
         kv = self.appended.get(self.pair[op]) or self.append(op)
+        attrs = {k: v for k, v in op.attrs.items() if k != "causal"}
         attended = self.rewriter.insert(
             "serve.paged_attention", q, kv, self.func.args[1], self.step["sequence_starts"],
-            self.step["context_lengths"], self.step["block_tables"], before=op, of=op.loc,
-            hint=op.result.hint, scale=op.attrs["scale"], window=op.attrs["window"],
-            softcap=op.attrs["softcap"],
+            self.step["context_lengths"], self.step["block_tables"], *op.operands[3:], before=op,
+            of=op.loc, hint=op.result.hint, **attrs,
         ).result  # fmt: skip
         for user in op.result.users:
             if user.name == "core.reshape" and user.result.type == attended.type:

@@ -5,8 +5,8 @@
                           =>    %a = nn.attention(%q, %k, %v) {scale = 0.25, window = 8}
 
 A mask of a kind that attention knows is structure, not data: afterwards nothing of size S x S is
-left. Refused by name: masks that are not causal, chunks, masks that are computed some other way,
-and masks of other positions than the function's own.
+left. Refused by name: masks that are not causal, masks that are computed some other way, and masks
+of other positions than the function's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from inferc.ir.core import Module, Op, Value
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, apply_patterns, pattern
-from inferc.passes.match import made_by
+from inferc.passes.match import attention_mask, attention_sinks, made_by
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class RaiseAttention(Pass):
 
 @pattern("nn.attention")
 def fold_mask(op: Op, edit: Edit) -> Value | None:
-    """The mask operand becomes `causal` and `window`."""
-    if len(op.operands) != 4:
+    """The mask operand becomes `causal`, `window` and `chunk`."""
+    seen, sinks = attention_mask(op), attention_sinks(op)
+    if seen is None:
         return None
-    q, k, v, seen = op.operands
     mask = made_by(seen, "nn.mask")
     reason = _refusal(mask, seen)
     if mask is None or reason is not None:
@@ -46,8 +46,14 @@ def fold_mask(op: Op, edit: Edit) -> Value | None:
         return None
     edit.covers(mask)
     windows = [w for w in (op.attrs["window"], mask.attrs["window"]) if isinstance(w, int)]
+    chunk = mask.attrs["chunk"]
+    if chunk is not None and op.attrs["chunk"] not in (None, chunk):
+        edit.refuse(f"attention in chunks of {op.attrs['chunk']} and of {chunk} tokens at once")
+        return None
     attrs = {**op.attrs, "causal": True, "window": min(windows, default=None)}
-    return edit.like(op, q, k, v, attrs=attrs)
+    if chunk is not None:
+        attrs["chunk"] = chunk
+    return edit.like(op, *op.operands[:3], *([] if sinks is None else [sinks]), attrs=attrs)
 
 
 def _refusal(mask: Op | None, seen: Value) -> str | None:
@@ -56,8 +62,6 @@ def _refusal(mask: Op | None, seen: Value) -> str | None:
         return f"the mask is computed by {maker}; only nn.mask can be folded"
     if mask.attrs["kind"] != "causal":
         return f"attention with a {mask.attrs['kind']} mask cannot be served token by token"
-    if mask.attrs["chunk"] is not None:
-        return f"attention in chunks of {mask.attrs['chunk']} tokens is not supported"
     if mask.operands[0].producer is not None:
         return "the mask is for other positions than the function's own"
     return None

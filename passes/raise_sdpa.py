@@ -25,7 +25,15 @@ from inferc.ir.dims import Dim
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use
 from inferc.passes.mask_values import HIDDEN, MaskKind, MaskPart, Unreadable, classify
-from inferc.passes.match import axis_attr, made_by, same_shape, scalar, tensor
+from inferc.passes.match import (
+    attention_mask,
+    attention_sinks,
+    axis_attr,
+    made_by,
+    same_shape,
+    scalar,
+    tensor,
+)
 from inferc.passes.repeated_heads import Source, source_of_heads
 
 
@@ -90,15 +98,16 @@ class _Patterns:
 
     def mask_operand(self, op: Op, edit: Edit) -> Value | None:
         """Read a computed mask of nn.attention; nn.mask is left to raise-attention."""
-        if len(op.operands) != 4 or made_by(op.operands[3], "nn.mask"):
+        mask, sinks = attention_mask(op), attention_sinks(op)
+        if mask is None or made_by(mask, "nn.mask"):
             return None
-        kind = self._kind(edit, [MaskPart(op.operands[3])])
+        kind = self._kind(edit, [MaskPart(mask)])
         if kind is None:
             return None
         windows = [w for w in (op.attrs["window"], kind.window) if isinstance(w, int)]
         causal = bool(op.attrs["causal"]) or kind.causal
         attrs = {**op.attrs, "causal": causal, "window": min(windows, default=None)}
-        return edit.like(op, *op.operands[:3], attrs=attrs)
+        return edit.like(op, *op.operands[:3], *([] if sinks is None else [sinks]), attrs=attrs)
 
     def _kind(self, edit: Edit, masks: list[MaskPart]) -> MaskKind | None:
         if not masks:

@@ -21,6 +21,7 @@ from inferc.codegen.kernel import (
     Ok,
     Refusal,
     Scratch,
+    WeightUse,
 )
 from inferc.codegen.kernels.rope_append import ELEMENTS
 from inferc.ir.core import Op
@@ -41,12 +42,15 @@ class AttentionParams:
     scale: str
     softcap: str
     window: int
+    chunk: int
+    slopes: tuple[str, ...]
     q: int
     kv: int
     positions: int
     sequence_starts: int
     context_lengths: int
     block_tables: int
+    sinks: int | None
     out: int
 
 
@@ -74,14 +78,21 @@ def _supports(group: Group, options: KernelOptions) -> Answer:
 def _params(group: Group, options: KernelOptions, name: str) -> AttentionParams:
     op = _attention(group)
     cache = cache_type(op.operands[1])
-    q, kv, positions, starts, contexts, tables = (through_reshape(v).index for v in op.operands)
+    q, kv, positions, starts, contexts, tables, *sinks = (
+        through_reshape(v).index for v in op.operands
+    )
+    alibi = op.attrs["alibi"] or ()
+    assert isinstance(alibi, tuple)
     assert cache.page_tokens is not None
     return AttentionParams(
         name, _phase(group), ELEMENTS[cache.dtype], _heads(group), cache.kv_heads, cache.k_dim,
         cache.v_dim, cache.page_tokens, literal(float_attr(op, "scale")),
         literal(0.0 if op.attrs["softcap"] is None else float_attr(op, "softcap")),
         0 if op.attrs["window"] is None else int_attr(op, "window"),
-        q, kv, positions, starts, contexts, tables, len(group.op.operands),
+        0 if op.attrs["chunk"] is None else int_attr(op, "chunk"),
+        tuple(literal(float(slope)) for slope in alibi),  # type: ignore[arg-type]
+        q, kv, positions, starts, contexts, tables, sinks[0] if sinks else None,
+        len(group.op.operands),
     )  # fmt: skip
 
 
@@ -102,6 +113,11 @@ def _scratch(group: Group, options: KernelOptions) -> Scratch:
     )
 
 
+def _weights(group: Group) -> tuple[WeightUse, ...]:
+    sinks = [through_reshape(v) for v in _attention(group).operands[6:]]
+    return tuple(WeightUse("vector", (v.index,)) for v in sinks if group.is_weight(v))
+
+
 ATTENTION = KernelDef(
     name="attention",
     summary="paged attention with grouped heads",
@@ -110,6 +126,6 @@ ATTENTION = KernelDef(
     supports=_supports,
     params=_params,
     template="attention.cpp.j2",
-    weights=lambda group: (),
+    weights=_weights,
     scratch=_scratch,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, register
 from inferc.ir.dims import Size, sym
 from inferc.ir.ops._shapes import Dims
-from inferc.ir.ops.attention import attend, causal_mask
+from inferc.ir.ops.attention import attend, causal_mask, check_alibi
 from inferc.ir.types import CacheType, TensorType, Type
 
 CacheArrays = tuple[np.ndarray, np.ndarray]  # K, V pools as CacheType lays them out
@@ -95,17 +95,21 @@ def _infer_paged(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     dims.match("context_lengths", types[4], "R")
     dims.match("block_tables", types[5], "R", "P")
     dims.bind("context_lengths", "R + 1", dims["R"] + 1)
+    if len(types) > 6:
+        dims.match("sinks", types[6], "H")
     heads = dims["H"]
     if not isinstance(heads, int) or heads % cache.kv_heads:
         raise TypeMismatch(
             f"{op}: {heads} query heads are no multiple of {cache.kv_heads} KV heads"
         )
+    check_alibi(op, attrs, heads)
     return (q.with_shape((*q.shape[:2], cache.v_dim)),)
 
 
 def _paged(
     q: np.ndarray, kv: CacheArrays, positions: np.ndarray, starts: np.ndarray, contexts: np.ndarray,
-    tables: np.ndarray, *, scale: float, window: int | None, softcap: float | None,
+    tables: np.ndarray, sinks: np.ndarray | None = None, *, scale: float, window: int | None,
+    softcap: float | None, chunk: int | None = None, alibi: tuple[float, ...] | None = None,
 ) -> np.ndarray:  # fmt: skip
     out = np.zeros((*q.shape[:2], kv[1].shape[-1]), q.dtype)
     page_tokens = kv[0].shape[-1]
@@ -116,23 +120,27 @@ def _paged(
         pages = tables[r, : -(-int(context) // page_tokens)]
         k = np.concatenate([kv[0][p].transpose(2, 0, 1) for p in pages])[:context].astype(q.dtype)
         v = np.concatenate([kv[1][p].transpose(1, 0, 2) for p in pages])[:context].astype(q.dtype)
-        seen = causal_mask(positions[rows], np.arange(context), window, None)
-        out[rows] = attend(q[rows], k, v, seen, scale, softcap)
+        queries, keys = positions[rows], np.arange(context)
+        out[rows] = attend(
+            q[rows], k, v, queries, keys, causal_mask(queries, keys, window, chunk), sinks,
+            scale=scale, softcap=softcap, alibi=alibi,
+        )  # fmt: skip
     return out
 
 
 def _window(attrs: Attrs) -> int | None:
-    window = attrs["window"]
-    assert window is None or isinstance(window, int)
-    return window
+    """Most keys that a query sees; None if that is the whole context."""
+    limits = [w for w in (attrs["window"], attrs["chunk"]) if isinstance(w, int)]
+    return min(limits, default=None)
 
 
 def _paged_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
-    q, cache, positions, starts, contexts, tables = types
+    q, cache, positions, starts, contexts, tables, *sinks = types
     assert isinstance(cache, CacheType) and isinstance(contexts, TensorType)
     sequences = contexts.shape[0]
     kv = sequences * context_size(_window(attrs)) * cache.bytes_per_token
-    rest = (t.nbytes for t in (positions, starts, contexts, tables) if isinstance(t, TensorType))
+    others = (positions, starts, contexts, tables, *sinks)
+    rest = (t.nbytes for t in others if isinstance(t, TensorType))
     assert isinstance(q, TensorType)
     return q.nbytes, kv, *rest
 
@@ -157,7 +165,7 @@ register(
         "Causal attention of new tokens over the pages of their sequences.",
         (
             "q: [T, H, D]", "kv: cache", "positions: [T]", "sequence_starts: [R + 1]",
-            "context_lengths: [R]", "block_tables: [R, P]",
+            "context_lengths: [R]", "block_tables: [R, P]", "sinks?: [H]",
         ),
         _infer_paged,
         _paged,
@@ -165,12 +173,20 @@ register(
             Attr("scale", (float,)),
             Attr("window", (int,), False),
             Attr("softcap", (float,), False),
+            Attr("chunk", (int,), False),
+            Attr("alibi", (tuple,), False),
         ),
         flops=_paged_flops,
         reads=_paged_reads,
-        samples=tuple(
-            Sample(_PAGED, {"scale": 0.35, **extra}, _PAGED_VALUES)
-            for extra in ({}, {"window": 2}, {"softcap": 20.0})
+        samples=(
+            *(
+                Sample(_PAGED, {"scale": 0.35, **extra}, _PAGED_VALUES)
+                for extra in (
+                    {}, {"window": 2}, {"softcap": 20.0}, {"chunk": 2},
+                    {"alibi": (0.5, 0.25, 0.125, 0.0625)},
+                )
+            ),
+            Sample((*_PAGED, TensorType((4,), "f32")), {"scale": 0.35}, _PAGED_VALUES),
         ),
         refused=(
             BadSample(

@@ -16,6 +16,7 @@ from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Dim, Size, known_eq, product
 from inferc.ir.ops.elementwise import ELEMENTWISE
 from inferc.ir.types import TensorType
+from inferc.passes.match import attention_mask
 
 Axes = tuple[int, ...]
 """Token axes of a value: one axis a symbol of `ids` in that order, or one axis for their product.
@@ -81,7 +82,7 @@ def mixing_error(op: Op, reason: str) -> CompileError:
 
 def attention_refusal(op: Op) -> str | None:
     """Why an nn.attention cannot be paged; None if it can."""
-    if len(op.operands) > 3:
+    if attention_mask(op) is not None:
         return "its mask is not known to be causal, windowed or absent"
     if op.attrs["causal"] is not True:
         return "it is not causal, so that a token would see later ones"
@@ -200,8 +201,10 @@ class _Rules:
         refusal = attention_refusal(op)
         if refusal is not None:
             raise _Mixes(refusal)
-        if len(set(axes)) > 1 or axes[0] not in ((0, 1), (1,)):
+        if len(set(axes[:3])) > 1 or axes[0] not in ((0, 1), (1,)):
             raise _Mixes("queries, keys and values are not [batch, sequence, heads, size]")
+        if any(axes[3:]):
+            raise _Mixes("its sinks depend on tokens")
         return axes[0]
 
     def stateful(self, op: Op, axes: Sequence[Axes]) -> Axes:

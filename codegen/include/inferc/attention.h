@@ -25,6 +25,9 @@ struct AttentionArgs {
     float scale;
     float softcap;   // 0: none
     int32_t window;  // key j is visible to a query at p iff p - window < j <= p; 0: all j <= p
+    int32_t chunk;   // and iff j / chunk == p / chunk; 0: no chunks
+    const float *slopes;  // [heads]: score += slope * (j - p); nullptr: none
+    const float *sinks;   // [heads]: one more score of each query, without a value; nullptr: none
     void *scratch;
     int64_t scratch_bytes;
 };
@@ -93,8 +96,7 @@ struct AttentionItem {
 
 // First key position on a page that a query at `position` sees.
 INFERC_INLINE int64_t first_page_token(const AttentionArgs &a, int64_t position) {
-    int64_t first = a.window > 0 ? max_of(0, position - a.window + 1) : 0;
-    return first / a.page_tokens * a.page_tokens;
+    return first_visible(position, a.window, a.chunk) / a.page_tokens * a.page_tokens;
 }
 
 INFERC_INLINE float *attention_partial(const AttentionArgs &a, const AttentionPlan &plan,
@@ -113,7 +115,10 @@ INFERC_INLINE void load_queries(const AttentionArgs &a, const AttentionItem &ite
                                 float *q) {
     int rows = 0;
     for (int64_t t = item.token; t < item.token + item.tokens; t++)
-        for (int h = 0; h < item.heads; h++) tile.position[rows++] = a.positions[t];
+        for (int h = 0; h < item.heads; h++, rows++) {
+            tile.position[rows] = a.positions[t];
+            tile.slope[rows] = a.slopes ? a.slopes[item.head + h] : 0.0f;
+        }
     tile.rows = rows;
     tile.q = q;
     for (int row = 0; row < rows;) {
@@ -139,7 +144,8 @@ INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &
         (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
     tile.k_dim = a.k_dim, tile.v_dim = a.v_dim, tile.out_stride = round_up(a.v_dim, 16);
     tile.page_tokens = a.page_tokens;
-    tile.scale = a.scale, tile.softcap = a.softcap, tile.window = a.window;
+    tile.scale = a.scale, tile.softcap = a.softcap;
+    tile.window = a.window, tile.chunk = a.chunk, tile.sloped = a.slopes != nullptr;
     load_queries(a, item, tile, mine);
     tile.scores = mine + kTileQueryRows * tile.k_dim;
     tile.part.out = tile.scores + kTileQueryRows * kMaxPageTokens;
@@ -169,15 +175,17 @@ INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem 
     }
 }
 
+INFERC_INLINE const float *sink_of(const AttentionArgs &a, int64_t head) {
+    return a.sinks ? a.sinks + head : nullptr;
+}
+
 INFERC_INLINE void write_rows(const AttentionArgs &a, const AttentionItem &item,
                               const QueryTile &tile) {
     for (int row = 0; row < tile.rows; row++) {
         int64_t t = item.token + row / item.heads, h = item.head + row % item.heads;
-        float *to = a.out + t * a.out_stride + h * a.v_dim;
-        const float *from = tile.total.out + row * tile.out_stride;
-        for (int64_t e = 0; e < a.v_dim; e += 16)
-            store(to + e, load(from + e) / splat(tile.total.sum[row]),
-                  int(min_of(16, a.v_dim - e)));
+        finish_row(tile.total.maximum[row], tile.total.sum[row],
+                   tile.total.out + row * tile.out_stride, sink_of(a, h),
+                   a.out + t * a.out_stride + h * a.v_dim, a.v_dim);
     }
 }
 
@@ -290,9 +298,8 @@ INFERC_NOINLINE void attention_merge(const AttentionArgs &a, int worker, int wor
             const float *from = attention_partial(a, plan, workers, token, head, p);
             combine_row(&maximum, &sum, out, from[width], from[width + 1], from, width);
         }
-        float *to = a.out + token * a.out_stride + head * a.v_dim;
-        for (int64_t e = 0; e < a.v_dim; e += 16)
-            store(to + e, load(out + e) / splat(sum), int(min_of(16, a.v_dim - e)));
+        finish_row(maximum, sum, out, sink_of(a, head),
+                   a.out + token * a.out_stride + head * a.v_dim, a.v_dim);
     }
 }
 

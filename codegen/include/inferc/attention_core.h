@@ -27,7 +27,10 @@ struct QueryTile {
     int64_t k_dim, v_dim, out_stride, page_tokens;
     float scale, softcap;
     int64_t window;                    // 0: none
+    int64_t chunk;                     // 0: none
     int64_t position[kTileQueryRows];  // of the row's token
+    float slope[kTileQueryRows];       // of the row's head: score += slope * (key - query position)
+    bool sloped;                       // false: no slopes
     const float *q;                    // groups of rows side by side, see row_group()
     float *scores;                     // [row][page_tokens]
     SoftmaxState part, total;
@@ -146,9 +149,16 @@ INFERC_INLINE float finite_or_zero(float maximum) {
     return maximum == -__builtin_inff() ? 0.0f : maximum;
 }
 
-// Scores of one row: scaled, capped, hidden keys at -inf. Returns the largest.
+// First key position that a query at `position` sees.
+INFERC_INLINE int64_t first_visible(int64_t position, int64_t window, int64_t chunk) {
+    int64_t first = window > 0 ? max_of(0, position - window + 1) : 0;
+    return chunk > 0 ? max_of(first, position / chunk * chunk) : first;
+}
+
+// Scores of one row: scaled, capped, sloped, hidden keys at -inf. Returns the largest.
 // Token t of the page is visible iff low < t <= high.
-INFERC_INLINE float finish_scores(const QueryTile &tile, float *s, int64_t low, int64_t high) {
+INFERC_INLINE float finish_scores(const QueryTile &tile, int row, int64_t low, int64_t high) {
+    float *s = tile.scores + row * tile.page_tokens;
     const bool whole = low < 0 && high >= tile.page_tokens - 1;
     const float first = float(max_of(low, -1)), last = float(min_of(high, tile.page_tokens));
     const f32x16 hidden = splat(-__builtin_inff());
@@ -157,8 +167,9 @@ INFERC_INLINE float finish_scores(const QueryTile &tile, float *s, int64_t low, 
     for (int64_t t = 0; t < tile.page_tokens; t += 16) {
         f32x16 x = load(s + t) * splat(tile.scale);
         if (tile.softcap != 0.0f) x = softcap(x, tile.softcap);
+        f32x16 at = load(lane_numbers) + splat(float(t));
+        if (tile.sloped) x = fma(splat(tile.slope[row]), at - splat(float(high)), x);
         if (!whole) {
-            f32x16 at = load(lane_numbers) + splat(float(t));
             x = select_lt(splat(first), at, x, hidden);
             x = select_lt(splat(last), at, hidden, x);
         }
@@ -183,9 +194,9 @@ INFERC_INLINE void attend_page(QueryTile &tile, Page<KV> page, Page<KV> next, in
     int64_t visible = 0;
     for (int row = 0; row < tile.rows; row++) {
         int64_t high = tile.position[row] - base;
-        int64_t low = tile.window > 0 ? high - tile.window : -1;
+        int64_t low = first_visible(tile.position[row], tile.window, tile.chunk) - base - 1;
         float *s = tile.scores + row * tile.page_tokens;
-        float largest = finish_scores(tile, s, low, high);
+        float largest = finish_scores(tile, row, low, high);
         largest = part.maximum[row] > largest ? part.maximum[row] : largest;
         float shift = finite_or_zero(largest);
         old_maximum[row] = part.maximum[row] - shift;
@@ -222,6 +233,24 @@ INFERC_INLINE void combine_row(float *maximum, float *sum, float *out, float nex
         store(out + e, fma(load(next_out + e), splat(both[1]), load(out + e) * splat(both[0])));
     *sum = *sum * both[0] + next_sum * both[1];
     *maximum = largest;
+}
+
+// The row's output: out / sum. A sink is one more score of its head, without a value.
+INFERC_INLINE void finish_row(float maximum, float sum, const float *out, const float *sink,
+                              float *to, int64_t width) {
+    f32x16 factor = splat(1.0f);
+    if (sink) {
+        float largest = maximum > *sink ? maximum : *sink;
+        float both[16] = {maximum - largest, *sink - largest};
+        store(both, exp(load(both)));
+        factor = splat(both[0]);
+        sum = sum * both[0] + both[1];
+    }
+    for (int64_t e = 0; e < width; e += 16) {
+        f32x16 x = load(out + e);
+        if (sink) x = x * factor;
+        store(to + e, x / splat(sum), int(min_of(16, width - e)));
+    }
 }
 
 }  // namespace INFERC_ISA

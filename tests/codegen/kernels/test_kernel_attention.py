@@ -27,6 +27,9 @@ class AttentionArgs(ctypes.Structure):
             ("scale", F),
             ("softcap", F),
             ("window", INT),
+            ("chunk", INT),
+            ("slopes", P),
+            ("sinks", P),
             ("scratch", P),
             ("scratch_bytes", L),
         ]
@@ -43,10 +46,24 @@ class Shape:
     softcap: float = 0.0
     window: int = 0
     kv: str = "f32"
+    chunk: int = 0
+    alibi: bool = False
+    sinks: bool = False
 
     @property
     def scale(self):
         return self.k_dim**-0.5
+
+    def of_heads(self, wanted, low, high):
+        return np.linspace(low, high, self.heads, dtype=np.float32) if wanted else None
+
+    @property
+    def slopes(self):
+        return self.of_heads(self.alibi, 0.5, 0.01)
+
+    @property
+    def sink_scores(self):
+        return self.of_heads(self.sinks, -2.0, 3.0)
 
 
 @dataclass
@@ -122,12 +139,15 @@ class World:
             s.heads, s.kv_heads, s.k_dim, s.v_dim, int(contexts.max()), workers
         )
         scratch = Guarded((bytes_,), np.uint8, 0xFF)
+        slopes, sinks = s.slopes, s.sink_scores
         args = AttentionArgs(
             pointer(q), q.shape[1], pointer(out.array), out.array.shape[1],
             pointer(self.k.array), pointer(self.v.array),
             pointer(positions), pointer(starts), pointer(contexts), pointer(tables),
             len(q), len(chunks), width, s.heads, s.kv_heads, s.k_dim, s.v_dim, s.page_tokens,
-            s.scale, s.softcap, s.window, pointer(scratch.array), bytes_,
+            s.scale, s.softcap, s.window, s.chunk,
+            None if slopes is None else pointer(slopes), None if sinks is None else pointer(sinks),
+            pointer(scratch.array), bytes_,
         )  # fmt: skip
         split = lib.attention(P(pool), ctypes.byref(args), KV.index(s.kv))
         out.check(), scratch.check()
@@ -144,10 +164,18 @@ class World:
         if s.softcap:
             scores = s.softcap * np.tanh(scores / s.softcap)
         i, j = np.ogrid[: len(seq.q), : len(seq.q)]
+        if s.alibi:
+            scores = scores + s.slopes[:, None, None].astype(np.float64) * (j - i)
         visible = (j <= i) & ((s.window == 0) | (j > i - s.window))
+        if s.chunk:
+            visible &= j // s.chunk == i // s.chunk
         scores = np.where(visible, scores, -np.inf)
+        if s.sinks:
+            column = s.sink_scores.astype(np.float64)[:, None, None]
+            scores = np.concatenate([scores, np.broadcast_to(column, (*scores.shape[:2], 1))], -1)
         p = np.exp(scores - scores.max(-1, keepdims=True))
-        return np.einsum("hij,jhe->ihe", p / p.sum(-1, keepdims=True), v)
+        p = (p / p.sum(-1, keepdims=True))[..., : len(v)]
+        return np.einsum("hij,jhe->ihe", p, v)
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +201,10 @@ SHAPES = [
     Shape(heads=4, kv_heads=2, k_dim=112, v_dim=48, softcap=5.0, page_tokens=16),
     Shape(heads=40, kv_heads=1, k_dim=16, v_dim=24, page_tokens=64),
     Shape(heads=4, kv_heads=1, k_dim=256, v_dim=256, window=300, kv="bf16"),
+    Shape(chunk=50, kv="bf16"),
+    Shape(heads=6, kv_heads=3, k_dim=16, v_dim=16, alibi=True),
+    Shape(heads=8, kv_heads=2, k_dim=32, v_dim=40, sinks=True, window=33),
+    Shape(heads=4, kv_heads=2, k_dim=16, v_dim=16, sinks=True, alibi=True, chunk=300, softcap=3.0),
 ]
 
 

@@ -88,7 +88,7 @@ def import_onnx(path: Path, context_tokens: int | None) -> OnnxModel:
     module.add(func)
     bindings = {name: Binding(name, (name,)) for name in tensors}
     bound = bind_weights(module, bindings, store)
-    architectures = config.get("architectures") or [file.model.graph.name or "onnx"]
+    architectures = config.get("architectures") or ["ONNX graph"]
     return OnnxModel(
         name=folder.resolve().name if path.stem == "model" else path.stem,
         module=bound.module,

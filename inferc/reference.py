@@ -90,11 +90,11 @@ def reference(request: ReferenceRequest) -> Iterator[Reference]:
         ToolchainError: torch or transformers is missing.
         InfercError: The source cannot be run by transformers; the message says why.
     """
-    _check_packages()
-    model_path(Path(request.source))
+    is_onnx = model_path(Path(request.source)).suffix == ".onnx"
+    _check_packages(("onnxruntime",) if is_onnx else ("torch", "transformers"))
     scratch = Path(tempfile.mkdtemp(prefix="inferc-reference-"))
     try:
-        data = _run_child(request, scratch)
+        data = _run_child("reference_onnx" if is_onnx else "reference_child", request, scratch)
         logits = tuple(
             np.load(scratch / f"logits-{i}.npy", mmap_mode="r") for i in range(len(request.prompts))
         )
@@ -110,18 +110,19 @@ def reference(request: ReferenceRequest) -> Iterator[Reference]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_packages() -> None:
-    missing = [p for p in ("torch", "transformers") if importlib.util.find_spec(p) is None]
+def _check_packages(packages: Sequence[str]) -> None:
+    missing = [p for p in packages if importlib.util.find_spec(p) is None]
     if missing:
+        extra = "onnx" if missing == ["onnxruntime"] else "compile"
         raise ToolchainError(
             f"The reference is computed by {' and '.join(missing)}, not installed here. Install"
-            " with: pip install 'inferc[compile]'"
+            f" with: pip install 'inferc[{extra}]'"
         )
 
 
-def _run_child(request: ReferenceRequest, scratch: Path) -> dict[str, Any]:
+def _run_child(module: str, request: ReferenceRequest, scratch: Path) -> dict[str, Any]:
     child = subprocess.run(
-        _command(scratch),
+        _command(module, scratch),
         input=request.to_json(),
         capture_output=True,
         text=True,
@@ -134,8 +135,8 @@ def _run_child(request: ReferenceRequest, scratch: Path) -> dict[str, Any]:
     return result
 
 
-def _command(scratch: Path) -> Sequence[str]:
-    return [sys.executable, "-m", "inferc.reference_child", str(scratch)]
+def _command(module: str, scratch: Path) -> Sequence[str]:
+    return [sys.executable, "-m", f"inferc.{module}", str(scratch)]
 
 
 def _failure(child: subprocess.CompletedProcess[str], error_file: Path) -> str:

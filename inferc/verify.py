@@ -119,7 +119,7 @@ def verify(
 
     Args:
         artifact: Folder made by `inferc compile`.
-        source: The Hugging Face directory or GGUF file that it was made from.
+        source: The Hugging Face directory, GGUF or ONNX file that it was made from.
         tokens: Length of the prompt; by default past the sliding window, if there is one.
         prompt: Text, repeated to that length; a mixed text by default.
         precision: Of the reference.
@@ -142,7 +142,7 @@ def verify(
             _forbidden(engine),
             engine.manifest.limits.context_tokens,
         )
-        progress(f"reference: transformers, {precision}, {len(ids)} tokens")
+        progress(f"reference: {precision}, {len(ids)} tokens")
         with reference(request) as wanted:
             result = _compare(folder, engine, request, wanted, notes, progress)
     if store:

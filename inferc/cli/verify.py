@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from inferc.verify import Verification
 
 
+# who read the source -> words
+_LOADERS = {
+    "transformers": "transformers",
+    "inferc": "transformers, weights by inferc",
+    "onnxruntime": "ONNX Runtime",
+}
+
+
 def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:  # type: ignore[type-arg]
     """Declare the command."""
     p: argparse.ArgumentParser = commands.add_parser(
@@ -22,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "artifact's arithmetic. Needs the compiler's packages and room for the model in float32.",
     )
     p.add_argument("artifact", type=Path, help="folder made by `inferc compile`")
-    p.add_argument("source", type=Path, help="the model directory or .gguf file it was made from")
+    p.add_argument("source", type=Path, help="what it was made from: directory, .gguf or .onnx")
     p.add_argument(
         "--tokens", type=int, metavar="N", help="prompt length (default: past the sliding window)"
     )
@@ -61,7 +69,7 @@ def _progress(text: str) -> None:
 
 
 def _print(result: Verification) -> None:
-    who = "transformers" if result.loader == "transformers" else "transformers, weights by inferc"
+    who = _LOADERS[result.loader]
     print(f"{result.source}: {len(result.token_ids)} tokens, reference {who} {result.precision}")
     print(
         f"{'':16}{'relative error':>24}{'KL divergence':>26}{'top-1':>10}\n"

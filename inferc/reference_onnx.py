@@ -1,0 +1,121 @@
+"""The process behind `reference` for ONNX models: `python -m inferc.reference_onnx FOLDER`.
+
+Runs the source file by ONNX Runtime, which shares nothing with the compiler. Like
+`reference_child` it reads the request from stdin and writes `logits-<i>.npy` and `reference.json`,
+or `error.json`. A merged cache gets a past of no tokens, the attention mask is all ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import onnxruntime
+
+from inferc.errors import InfercError
+from inferc.frontend.importer import model_path
+from inferc.reference import ERROR_FILE, RESULT_FILE, ReferenceRequest
+
+_CAUSE_CHARACTERS = 400
+_TYPES = {
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32,
+    "tensor(float16)": np.float16, "tensor(bool)": np.bool_,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Answer one request."""
+    folder = Path(sys.argv[1])
+    sys.excepthook = _Report(folder)
+    request = ReferenceRequest.from_json(sys.stdin.read())
+    model = Model(model_path(Path(request.source)))
+    for i, prompt in enumerate(request.prompts):
+        np.save(folder / f"logits-{i}.npy", model.logits(prompt))
+    greedy, margins = decode(model, request)
+    result = {
+        "greedy": greedy,
+        "margins": margins,
+        "loader": "onnxruntime",
+        "notes": [] if request.precision == "float32" else ["ONNX Runtime runs the file as it is."],
+        "versions": {"onnxruntime": onnxruntime.__version__},
+    }
+    (folder / RESULT_FILE).write_text(json.dumps(result), encoding="utf-8")
+
+
+class Model:
+    """A session that takes token ids."""
+
+    def __init__(self, path: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in self.session.get_outputs()]
+        self.output = "logits" if "logits" in names else names[0]
+
+    def logits(self, prompt: Sequence[int]) -> np.ndarray:
+        """Logits of every position, `[tokens, vocabulary]`."""
+        inputs = {i.name: self._input(i, prompt) for i in self.session.get_inputs()}
+        found: np.ndarray = self.session.run([self.output], inputs)[0][0]
+        return found.astype(np.float32)
+
+    def _input(self, info: onnxruntime.NodeArg, prompt: Sequence[int]) -> np.ndarray:
+        dtype = _TYPES.get(info.type)
+        if dtype is None:
+            raise InfercError(f"The input {info.name} is of type {info.type}, not known here.")
+        if info.name in ("position_ids", "positions"):
+            return np.arange(len(prompt), dtype=dtype)[None]
+        if info.name == "attention_mask":
+            return np.ones((1, len(prompt)), dtype)
+        if info.name == "use_cache_branch":
+            return np.zeros(1, dtype)
+        if info.name == "num_logits_to_keep":
+            return np.zeros((), dtype)
+        if len(info.shape) == 4:  # a past of no tokens
+            names = [s for s in info.shape if not isinstance(s, int)]
+            return np.zeros([s if isinstance(s, int) else int(s == names[0]) for s in info.shape],
+                            dtype)  # fmt: skip
+        return np.array([prompt], dtype)
+
+
+def decode(model: Model, request: ReferenceRequest) -> tuple[list[int], list[float]]:
+    """The most likely continuation of the first prompt, and each token's lead in logits."""
+    tokens, margins = list[int](), list[float]()
+    prompt, forbidden = list(request.prompts[0]), list(request.forbidden_ids)
+    for _ in range(request.greedy_tokens):
+        last = model.logits([*prompt, *tokens])[-1]
+        last[forbidden] = -np.inf
+        second, best = np.sort(last)[-2:]
+        tokens.append(int(last.argmax()))
+        margins.append(float(best - second))
+    return tokens, margins
+
+
+class _Report:
+    """Exception hook: whatever stops the reference becomes one paragraph."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Write the message; the traceback goes to stderr, for those who run the child by hand."""
+        traceback.print_exception(kind, error, trace)
+        text = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
+        message = (
+            text
+            if isinstance(error, InfercError)
+            else f"ONNX Runtime cannot run the source model. {kind.__name__}: {text}"
+        )
+        (self.folder / ERROR_FILE).write_text(json.dumps({"message": message}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

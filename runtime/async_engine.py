@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from inferc.errors import InfercError
 from inferc.runtime.chat import Message
-from inferc.runtime.engine import Engine, split_prompts
-from inferc.runtime.engine_core import Prompt
+from inferc.runtime.engine import Engine
 from inferc.runtime.events import Completion, CompletionBuilder, Event
+from inferc.runtime.prompt import Prompt, split_prompts
 from inferc.runtime.request import RequestId, SamplingParams
 
 T = TypeVar("T")

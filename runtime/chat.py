@@ -69,7 +69,7 @@ def load_chat_template(folder: Path, tokenizer: TextTokenizer) -> ChatTemplate |
     config = _read_config(folder / "tokenizer_config.json")
     path = folder / "chat_template.jinja"
     if path.is_file():
-        source: str | None = path.read_text(encoding="utf-8")
+        source: str | None = _read_template(path)
     else:
         source = _template_in_config(config.get("chat_template"))
     if source is None:
@@ -91,6 +91,13 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ArtifactError(f"{path}: the file is damaged, it is not JSON ({error}).") from error
     return config if isinstance(config, dict) else {}
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{path}: the file is damaged, it is not UTF-8 ({error}).") from error
 
 
 def _template_in_config(value: object) -> str | None:

@@ -4,18 +4,20 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from inferc.errors import RequestError
 from inferc.runtime.artifact import Manifest, check_digests, read_manifest
 from inferc.runtime.chat import ChatTemplate, Message, load_chat_template
-from inferc.runtime.engine_core import EngineCore, Prompt
+from inferc.runtime.checks import is_count, require
+from inferc.runtime.engine_core import EngineCore
 from inferc.runtime.events import Completion, CompletionBuilder, Event
 from inferc.runtime.executors.base import Executor
 from inferc.runtime.executors.cpu import CpuExecutor
 from inferc.runtime.generation import load_defaults
 from inferc.runtime.host import default_threads
 from inferc.runtime.kv_budget import kv_budget
+from inferc.runtime.prompt import Prompt, split_prompts
 from inferc.runtime.request import RequestId, SamplingParams
 from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
@@ -89,9 +91,12 @@ class Engine(EngineCore):
         priority: int = 0,
         **options: Any,
     ) -> Iterator[Event]:
-        """Events of one prompt as they come. Leaving the loop early cancels the request."""
+        """Events of one prompt as they come, from the first `next` on.
+
+        Leaving the loop early cancels the request; a bad request is refused here already.
+        """
         resolved = self.sampling(params, **options)
-        return self._events(self._open(prompt, resolved, priority), resolved.n)
+        return self._events(self.prompt_ids(prompt), resolved, priority)
 
     def chat(
         self,
@@ -133,7 +138,9 @@ class Engine(EngineCore):
         self._inboxes[request] = deque()
         return request
 
-    def _events(self, request: RequestId, samples: int) -> Iterator[Event]:
+    def _events(self, prompt: Prompt, params: SamplingParams, priority: int) -> Iterator[Event]:
+        # Opened in here: a generator that is dropped before its first `next` never runs `finally`.
+        request, samples = self._open(prompt, params, priority), params.n
         try:
             while samples:
                 event = self._next_event(request)
@@ -163,15 +170,6 @@ class Engine(EngineCore):
         self._inboxes.pop(request, None)
 
 
-def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A lone prompt (text, or ids) becomes a list of one."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if all(isinstance(item, int) for item in prompts):
-        return [cast(Sequence[int], prompts)]
-    return list(cast(Sequence[Prompt], prompts))
-
-
 def load(
     path: Path | str,
     *,
@@ -192,6 +190,8 @@ def load(
         prefix_cache: Reuse the pages of prompts with the same beginning.
         chunk_tokens: Most tokens of one prompt in one step; fewer keep running answers smoother.
     """
+    for name, value in (("threads", threads), ("chunk_tokens", chunk_tokens)):
+        require(name, value, "None or an integer of at least 1", value is None or is_count(value))
     folder = Path(path)
     manifest = read_manifest(folder)
     if check:

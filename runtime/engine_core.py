@@ -2,18 +2,22 @@
 
 import os
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from inferc.errors import RequestError
+from inferc.errors import InfercError, RequestError
 from inferc.runtime.block_manager import BlockManager
+from inferc.runtime.checks import is_count, is_integer, require
 from inferc.runtime.events import Event
 from inferc.runtime.executors.base import Executor, Logits
 from inferc.runtime.output_text import OutputText
 from inferc.runtime.plan import Plan, PlannedSequence, Rows
+from inferc.runtime.prompt import Prompt, as_ids
 from inferc.runtime.request import RequestId, SamplingParams, SequenceId
 from inferc.runtime.request import Sequence as ServedSequence
 from inferc.runtime.runner import Observer, Runner
@@ -21,9 +25,6 @@ from inferc.runtime.sampler import Sampler
 from inferc.runtime.scheduler import CheckingScheduler, Scheduler
 from inferc.runtime.scheduler_config import SchedulerConfig, SchedulerStats, StepOutput
 from inferc.runtime.tokenizer import TextTokenizer
-
-Prompt = str | Sequence[int]
-"""Text, or the ids of tokens as they are (nothing is added to them)."""
 
 
 class EngineCore:
@@ -49,6 +50,7 @@ class EngineCore:
         self._outputs: dict[SequenceId, OutputText] = {}
         self._unfinished: dict[RequestId, set[SequenceId]] = {}
         self._undelivered: list[Event] = []
+        self._busy = threading.Lock()
         self._request_ids = map(RequestId, count())
         self._sequence_ids = map(SequenceId, count())
 
@@ -68,7 +70,9 @@ class EngineCore:
 
     def sampling(self, params: SamplingParams | None = None, **options: Any) -> SamplingParams:
         """`params`, or the artifact's defaults, with `options` applied; refuses bad values."""
-        resolved = (params or self.defaults).with_options(**options)
+        base = self.defaults if params is None else params
+        require("params", params, "SamplingParams or None", isinstance(base, SamplingParams))
+        resolved = base.with_options(**options)
         self._runner.sampler.check(resolved)
         return resolved
 
@@ -81,8 +85,9 @@ class EngineCore:
         **options: Any,
     ) -> RequestId:
         """Queue a request; a larger `priority` is served first. Refused if it cannot fit."""
+        require("priority", priority, "an integer", is_integer(priority))
         resolved = self.sampling(params, **options)
-        token_ids = self._prompt_ids(prompt)
+        token_ids = self.prompt_ids(prompt)
         request = next(self._request_ids)
         seed = secrets.randbits(64) if resolved.seed is None else resolved.seed
         leader: SequenceId | None = None
@@ -90,12 +95,12 @@ class EngineCore:
         for index in range(resolved.n):
             sequence = self._new_sequence(token_ids, resolved, priority, leader)
             leader = leader if leader is not None else sequence.id
-            self.scheduler.add(sequence)
             self._runner.sampler.add(sequence.id, resolved, token_ids, seed, index)
             self._outputs[sequence.id] = OutputText(
                 request, index, sequence, resolved, self.tokenizer
             )
             self._unfinished[request].add(sequence.id)
+            self.scheduler.add(sequence)  # last: what it plans, the others must know
         return request
 
     def cancel(self, request: RequestId) -> bool:
@@ -110,9 +115,10 @@ class EngineCore:
 
     def step(self) -> list[Event]:
         """Run one step; returns the events of all requests."""
-        plan = self.scheduler.plan()
-        sampled = self._runner.run(plan)
-        return self._deliver(self.scheduler.commit(plan, sampled))
+        with self._alone():
+            plan = self.scheduler.plan()
+            sampled = self._runner.run(plan)
+            return self._deliver(self.scheduler.commit(plan, sampled))
 
     def logits(self, token_ids: Sequence[int], chunk_tokens: int | None = None) -> Logits:
         """Logits of every position, `[len(token_ids), vocab]`, computed in chunks over pages.
@@ -120,35 +126,21 @@ class EngineCore:
         For checking a model: nothing is sampled, and neither running requests nor the prefix cache
         take part.
         """
-        token_ids = self._prompt_ids(token_ids, generated_tokens=0)
-        blocks = self.scheduler.blocks.allocate(self.scheduler.blocks.blocks_for(len(token_ids)))
-        if blocks is None:
-            raise RequestError(
-                f"{len(token_ids)} tokens need more pages than the {self.scheduler.blocks.free}"
-                " that are free; finish other requests first, or raise kv_budget_bytes."
-            )
-        logits = np.empty((len(token_ids), self.executor.vocab_size), np.float32)
-        step_tokens = self.scheduler.config.step_tokens
-        chunk = min(chunk_tokens or step_tokens, step_tokens)
-        sequence = next(self._sequence_ids)
-        try:
-            for start in range(0, len(token_ids), chunk):
-                part = tuple(token_ids[start : start + chunk])
-                entry = PlannedSequence(sequence, start, part, tuple(blocks), Rows.ALL)
-                logits[start : start + chunk] = self.executor.run(Plan(0, (entry,)))
-        finally:
-            self.scheduler.blocks.release(blocks)
-        return logits
+        require(
+            "chunk_tokens", chunk_tokens, "None or an integer of at least 1",
+            chunk_tokens is None or is_count(chunk_tokens),
+        )  # fmt: skip
+        token_ids = self.prompt_ids(token_ids, generated_tokens=0)
+        with self._alone():
+            return self._logits(token_ids, chunk_tokens)
 
     def close(self) -> None:
         """Give back threads and memory; safe to call twice."""
         self.executor.close()
 
-    # -- inside -----------------------------------------------------------------------------
-
-    def _prompt_ids(self, prompt: Prompt, generated_tokens: int = 1) -> list[int]:
-        """Ids of a prompt that fits, with room for a token to generate."""
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    def prompt_ids(self, prompt: Prompt, generated_tokens: int = 1) -> list[int]:
+        """Ids of a prompt; refuses one that does not fit with a token to generate."""
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else as_ids(prompt)
         if not token_ids:
             raise RequestError("The prompt is empty: expected at least one token.")
         vocab_size = self.executor.vocab_size
@@ -170,6 +162,41 @@ class EngineCore:
                 f" {limit}."
             )
         return token_ids
+
+    # -- inside -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse two threads at once: pages and worker threads belong to one step at a time."""
+        if not self._busy.acquire(blocking=False):
+            raise InfercError(
+                "The engine is running a step for another thread. An Engine serves one caller at a"
+                " time; AsyncEngine serves many."
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _logits(self, token_ids: list[int], chunk_tokens: int | None) -> Logits:
+        blocks = self.scheduler.blocks.allocate(self.scheduler.blocks.blocks_for(len(token_ids)))
+        if blocks is None:
+            raise RequestError(
+                f"{len(token_ids)} tokens need more pages than the {self.scheduler.blocks.free}"
+                " that are free; finish other requests first, or raise kv_budget_bytes."
+            )
+        logits = np.empty((len(token_ids), self.executor.vocab_size), np.float32)
+        step_tokens = self.scheduler.config.step_tokens
+        chunk = min(chunk_tokens or step_tokens, step_tokens)
+        sequence = next(self._sequence_ids)
+        try:
+            for start in range(0, len(token_ids), chunk):
+                part = tuple(token_ids[start : start + chunk])
+                entry = PlannedSequence(sequence, start, part, tuple(blocks), Rows.ALL)
+                logits[start : start + chunk] = self.executor.run(Plan(0, (entry,)))
+        finally:
+            self.scheduler.blocks.release(blocks)
+        return logits
 
     def _new_sequence(
         self,

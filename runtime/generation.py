@@ -17,6 +17,8 @@ def load_defaults(folder: Path) -> SamplingParams:
         return SamplingParams()
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, found {type(data).__name__}")
         return sampling_defaults(data)
     except (ValueError, TypeError, RequestError) as error:
         raise ArtifactError(f"{path}: not usable as sampling defaults ({error}).") from error

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from inferc.errors import RequestError
 from inferc.runtime.artifact import KvPlan, Limits
+from inferc.runtime.checks import is_count, require
 from inferc.runtime.host import physical_memory_bytes
 
 DEFAULT_TOKENS = 16_384
@@ -27,6 +28,10 @@ class KvBudget:
 
 def kv_budget(kv: KvPlan, limits: Limits, budget_bytes: int | None = None) -> KvBudget:
     """Pages for `budget_bytes`; by default room for one full context or 16,384 tokens."""
+    require(
+        "kv_budget_bytes", budget_bytes, "None or an integer of at least 1",
+        budget_bytes is None or is_count(budget_bytes),
+    )  # fmt: skip
     if budget_bytes is not None:
         return _checked(kv, budget_bytes // kv.page_bytes, "as asked for")
     tokens = min(

@@ -1,12 +1,13 @@
 """What is asked of the engine, and the state of one sequence while it is served."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NewType
 
 from inferc.errors import RequestError
 from inferc.runtime.block_manager import BlockId
+from inferc.runtime.checks import is_count, is_integer, is_number, require
 
 RequestId = NewType("RequestId", int)
 SequenceId = NewType("SequenceId", int)
@@ -52,45 +53,19 @@ class SamplingParams:
         if isinstance(options.get("stop"), str):
             options["stop"] = (options["stop"],)
         for name in ("stop", "stop_token_ids"):
-            if name in options:
-                options[name] = tuple(options[name] or ())
+            if options.get(name, ()) is None:
+                options[name] = ()
+            elif isinstance(options.get(name), Iterable):
+                options[name] = tuple(options[name])
         changed = replace(self, **options)
         changed.validate()
         return changed
 
     def validate(self) -> None:
         """Refuse values outside their range, naming the field, the range and the value."""
-        finite = math.isfinite
-        _require("max_tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
-        _require(
-            "temperature",
-            self.temperature,
-            "0 (greedy) or more",
-            finite(self.temperature) and self.temperature >= 0,
-        )
-        _require("top_k", self.top_k, "None or at least 1", self.top_k is None or self.top_k >= 1)
-        _require("top_p", self.top_p, "above 0, at most 1", 0 < self.top_p <= 1)
-        _require("min_p", self.min_p, "0 to 1", 0 <= self.min_p <= 1)
-        penalty = self.repetition_penalty
-        _require("repetition_penalty", penalty, "above 0", finite(penalty) and penalty > 0)
-        for name in ("presence_penalty", "frequency_penalty"):
+        for name, expected, holds in _FIELDS:
             value = getattr(self, name)
-            _require(name, value, "a finite number", finite(value))
-        _require("n", self.n, "at least 1", self.n >= 1)
-        if self.logprobs is not None:
-            _require("logprobs", self.logprobs, "None or 0 and above", self.logprobs >= 0)
-        self._validate_collections()
-
-    def _validate_collections(self) -> None:
-        _require(
-            "stop",
-            self.stop,
-            "a tuple of non-empty strings",
-            isinstance(self.stop, tuple) and all(isinstance(s, str) and s for s in self.stop),
-        )
-        biases = self.logit_bias.values()
-        usable = all(not math.isnan(bias) and bias != math.inf for bias in biases)
-        _require("logit_bias", dict(self.logit_bias), "numbers, or -inf to forbid", usable)
+            require(name, value, expected, holds(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +116,45 @@ class Sequence:
         return (-self.priority, self.arrival)
 
 
-def _require(name: str, value: object, expected: str, holds: bool) -> None:
-    if not holds:
-        raise RequestError(f"{name}: expected {expected}, found {value!r}.")
+def _is_bias(bias: object) -> bool:
+    return is_number(bias) and (bias == -math.inf or abs(bias) <= _LARGEST_BIAS)
+
+
+# What a field must be. The bounds keep sampling finite whatever the model's logits are.
+_LARGEST_BIAS = 1e30
+_FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("max_tokens", "an integer of at least 1", is_count),
+    ("temperature", "0 (greedy) or more", lambda v: is_number(v) and 0 <= v < math.inf),
+    ("top_k", "None or an integer of at least 1", lambda v: v is None or is_count(v)),
+    ("top_p", "above 0, at most 1", lambda v: is_number(v) and 0 < v <= 1),
+    ("min_p", "0 to 1", lambda v: is_number(v) and 0 <= v <= 1),
+    ("repetition_penalty", "0.001 to 1000", lambda v: is_number(v) and 0.001 <= v <= 1000),
+    ("presence_penalty", "-1000 to 1000", lambda v: is_number(v) and -1000 <= v <= 1000),
+    ("frequency_penalty", "-1000 to 1000", lambda v: is_number(v) and -1000 <= v <= 1000),
+    (
+        "logit_bias",
+        f"ids of tokens with numbers up to {_LARGEST_BIAS:.0e}, or -inf to forbid",
+        lambda v: (
+            isinstance(v, Mapping) and all(map(is_integer, v)) and all(map(_is_bias, v.values()))
+        ),
+    ),
+    ("seed", "None or an integer", lambda v: v is None or is_integer(v)),
+    ("n", "an integer of at least 1", is_count),
+    (
+        "stop",
+        "a tuple of non-empty strings",
+        lambda v: isinstance(v, tuple) and all(isinstance(text, str) and text for text in v),
+    ),
+    (
+        "stop_token_ids",
+        "a tuple of token ids",
+        lambda v: isinstance(v, tuple) and all(map(is_integer, v)),
+    ),
+    ("ignore_eos", "True or False", lambda v: isinstance(v, bool)),
+    (
+        "logprobs",
+        "None or an integer of at least 0",
+        lambda v: v is None or (is_integer(v) and v >= 0),
+    ),
+    ("skip_special_tokens", "True or False", lambda v: isinstance(v, bool)),
+)

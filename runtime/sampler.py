@@ -77,7 +77,7 @@ class Sampler:
         bias_ids = np.array(sorted(params.logit_bias), np.int64)
         self._states[sequence] = _State(
             params,
-            (seed & (2**64 - 1), sample_index),
+            (int(seed) & (2**64 - 1), sample_index),
             np.unique(np.array(prompt_ids, np.int64)),
             bias_ids,
             np.array([params.logit_bias[int(token)] for token in bias_ids], np.float64),

@@ -25,11 +25,11 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain prompt, with what the tokenizer adds to one, and BOS exactly once."""
-        return self._with_bos(self._tokenizer.encode(text).ids)
+        return self._with_bos(self._tokenizer.encode(_valid(text)).ids)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Ids of a rendered chat template, which brings its own special tokens."""
-        return self._with_bos(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._with_bos(self._tokenizer.encode(_valid(text), add_special_tokens=False).ids)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids."""
@@ -105,4 +105,22 @@ def load_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer:
         return IdsOnly(facts)
     if not path.is_file():
         raise ArtifactError(f"{path}: the artifact has no tokenizer; compile the model again.")
-    return TextTokenizer(Tokenizer.from_file(str(path)), facts)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ArtifactError(
+            f"{path}: the file is damaged, it is no tokenizer ({error})."
+        ) from error
+    return TextTokenizer(tokenizer, facts)
+
+
+def _valid(text: str) -> str:
+    """Refuse lone surrogates: what Python makes of bytes or JSON escapes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"The prompt is not valid Unicode: character {error.start} is"
+            f" {text[error.start]!r}, which stands for no character. Was it decoded as UTF-8?"
+        ) from None
+    return text

@@ -49,10 +49,14 @@ class StepLibrary:
         self._library = _load(path)
         self._pool: int | None = self._library.inferc_pool_create(threads)
         if not self._pool:
-            raise InfercError(f"Could not start {threads} worker threads for the step.")
+            raise InfercError(
+                f"Could not start {threads} worker threads for the step; ask for fewer (threads)."
+            )
 
     def run(self, args: StepArgs, decode: bool) -> None:
         """Run one step; the interpreter's lock is free meanwhile."""
+        if self._pool is None:
+            raise InfercError("The engine has been closed; load the artifact again.")
         step = self._library.inferc_step_decode if decode else self._library.inferc_step_prefill
         code = step(self._pool, ctypes.byref(args))
         if code != 0:

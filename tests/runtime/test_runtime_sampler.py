@@ -213,7 +213,7 @@ def test_impossible_biases_are_refused(bias: dict[int, float], message: str) -> 
     [
         ({"temperature": -1}, "temperature: expected 0"),
         ({"temperature": math.nan}, "temperature"),
-        ({"top_k": 0}, "top_k: expected None or at least 1, found 0"),
+        ({"top_k": 0}, "top_k: expected None or an integer of at least 1, found 0"),
         ({"top_p": 0}, "top_p"),
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0}, "repetition_penalty"),

@@ -22,7 +22,6 @@ from inferc.ir.core import Func, Module, Op, Use, Value
 from inferc.ir.dims import Dim, Size
 from inferc.ir.ops.elementwise import ELEMENTWISE
 from inferc.ir.rewrite import Rewriter
-from inferc.ir.weights import weight_ops
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.match import axis_attr, ints_attr, made_by, size_attr, tensor
 
@@ -60,12 +59,11 @@ class _Counts:
     def __post_init__(self) -> None:
         batch, self.length = self.tokens
         self.batch: Size = batch
-        weights = weight_ops(self.func)
         self.counts: set[Value] = set()
         fixed: set[Value] = set()
         for op in self.func.ops:
             of_fixed = all(v in fixed for v in op.operands)
-            if (op in weights or of_fixed) and not self._begins(op):
+            if of_fixed and not self._begins(op):
                 fixed.update(op.results)
             elif self._begins(op) and of_fixed:
                 self.counts.update(op.results)

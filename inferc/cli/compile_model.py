@@ -37,9 +37,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p: argparse.ArgumentParser = commands.add_parser(
         "compile",
         help="model to artifact",
-        description="Compile a Hugging Face directory (config.json, *.safetensors, tokenizer.json), "
-        "a GGUF file or an ONNX model to an artifact: one folder that `inferc run` needs nothing "
-        "else for.",
+        description="Compile a Hugging Face directory (config.json, *.safetensors, tokenizer.json),"
+        " a GGUF file or an ONNX model to an artifact: one folder that `inferc run` needs nothing"
+        " else for.",
     )
     p.add_argument("source", type=Path, help="model directory, .gguf or .onnx file")
     p.add_argument("-o", "--output", type=Path, help="artifact folder (default NAME.inferc)")

@@ -24,7 +24,7 @@ from inferc.frontend.onnx_values import Filled, Item
 from inferc.ir.core import Value
 from inferc.ir.dims import Size
 
-MASKED = -3.4e38  # below every score, and finite: a row without keys stays a number
+MASKED = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,33 @@ class Heads:
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores are made of queries and keys; sizes of windows in tokens."""
+    """How scores are made of queries and keys.
+
+    Attributes:
+        scale: Factor of the products.
+        softcap: Limit of the scores.
+        left: How many keys before the query's own it sees; None for all.
+        right: How many keys after it; 0 is causal.
+        past: Keys that come before the first query.
+    """
 
     scale: float
     softcap: float | None = None
-    causal: bool = False
-    window: int | None = None
+    left: int | None = None
+    right: int | None = None
+    past: Size = 0
 
 
 def attend(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Value:
     """Attention, `[B, H, S, E]`."""
     queries, keys = tensor(heads.query).shape[2], tensor(heads.key).shape[2]
     whole = mask is None or (isinstance(mask, Filled) and mask.value in (True, 0.0))
-    if whole and e.eq(queries, keys) is True:
+    is_plain = scores.right == 0 or (scores.left is None and scores.right is None)
+    if whole and is_plain and e.eq(queries, keys) is True:
         moved = [e.transpose(v, (0, 2, 1, 3)) for v in (heads.query, heads.key, heads.value)]
         out = e.op(
-            "nn.attention", *moved, scale=scores.scale, causal=scores.causal,
-            window=scores.window, softcap=scores.softcap,
+            "nn.attention", *moved, scale=scores.scale, causal=scores.right == 0,
+            window=None if scores.left is None else scores.left + 1, softcap=scores.softcap,
         )  # fmt: skip
         return e.transpose(out, (0, 2, 1, 3))
     return _spelled(e, heads, scores, mask)
@@ -70,9 +80,12 @@ def _spelled(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) ->
         out = e.emit("mul", e.emit("tanh", e.emit("div", out, cap)), cap)
     if mask is not None:
         out = _masked(e, out, mask)
-    if scores.causal:
-        out = _masked(e, out, _causal(e, tensor(out).shape[2:], scores.window))
-    return e.emit("matmul", e.emit("softmax", out, axis=3), value)
+    for seen in _window(e, tensor(out).shape[2:], scores):
+        out = _masked(e, out, seen)
+    weights = e.emit("softmax", out, axis=3)
+    # A query that sees no key gets zeros: its softmax is no number, which differs from itself.
+    weights = e.emit("where", e.emit("ne", weights, weights), e.scalar(0.0, "f32"), weights)
+    return e.emit("matmul", weights, value)
 
 
 def _masked(e: OnnxEmitter, scores: Value, mask: Item) -> Value:
@@ -84,15 +97,25 @@ def _masked(e: OnnxEmitter, scores: Value, mask: Item) -> Value:
     return e.emit("add", scores, e.value(mask, "f32"))
 
 
-def _causal(e: OnnxEmitter, shape: tuple[Size, ...], window: int | None) -> Value:
-    """Key j <= query i, both counted from the first."""
+def _window(e: OnnxEmitter, shape: tuple[Size, ...], scores: Scores) -> list[Value]:
+    """Which keys each query sees, by their distance: bool `[queries, keys]` each."""
+    if scores.left is None and scores.right is None:
+        return []
     rows = e.reshape(e.emit("iota", size=shape[0], dtype="i64"), (shape[0], 1))
     columns = e.reshape(e.emit("iota", size=shape[1], dtype="i64"), (1, shape[1]))
-    seen = e.emit("le", columns, rows)
-    if window is None:
-        return seen
-    first = e.emit("sub", rows, e.scalar(window, "i64"))
-    return e.emit("logical_and", seen, e.emit("gt", columns, first))
+    if not isinstance(scores.past, int):
+        raise CompileError(f"causal attention over a past of {scores.past} is not supported.")
+    rows = _shifted(e, rows, scores.past)
+    seen = []
+    if scores.right is not None:
+        seen.append(e.emit("le", columns, _shifted(e, rows, scores.right)))
+    if scores.left is not None:
+        seen.append(e.emit("ge", columns, _shifted(e, rows, -scores.left)))
+    return seen
+
+
+def _shifted(e: OnnxEmitter, x: Value, by: int) -> Value:
+    return x if by == 0 else e.emit("add", x, e.scalar(by, "i64"))
 
 
 def repeat_heads(e: OnnxEmitter, x: Value, heads: Size) -> Value:
@@ -130,7 +153,6 @@ def is_empty(item: Item | None) -> bool:
 
 @onnx_op("Attention")
 def _attention(e: OnnxEmitter, n: Node) -> Results:
-    n.only(left_window_size=-1, right_window_size=-1)
     if n.optional(6) is not None:
         raise CompileError("padded keys (nonpad_kv_seqlen) are not supported.")
     if n.wants(3):
@@ -139,20 +161,28 @@ def _attention(e: OnnxEmitter, n: Node) -> Results:
     groups = n.attr("kv_num_heads")
     key = split_heads(e, e.value(n.input(1)), groups, "the key")
     value = split_heads(e, e.value(n.input(2)), groups, "the value")
-    causal = bool(n.attr("is_causal", 0))
+    past: Size = 0
     past_key, past_value = n.optional(4), n.optional(5)
-    if not is_empty(past_key) and not is_empty(past_value):
-        if causal:
-            raise CompileError("causal attention over a past is not supported.")
+    if past_key is not None and past_value is not None and not is_empty(past_key):
+        past = shape_of(past_key)[2]
         key = e.emit("concat", e.value(past_key), key, axis=2)
         value = e.emit("concat", e.value(past_value), value, axis=2)
-    size = tensor(query).shape[3]
-    assert isinstance(size, int)
-    scores = Scores(n.attr("scale") or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None, causal)
-    out = attend(e, Heads(query, key, value), scores, n.optional(3))
+    out = attend(e, Heads(query, key, value), _scores(n, query, past), n.optional(3))
     if len(shape_of(n.input(0))) == 3:
         out = merge_heads(e, out)
     return (out, key, value)
+
+
+def _scores(n: Node, query: Value, past: Size) -> Scores:
+    size = tensor(query).shape[3]
+    assert isinstance(size, int)
+    left, right = n.attr("left_window_size", -1), n.attr("right_window_size", -1)
+    if n.attr("is_causal", 0):
+        right = 0
+    return Scores(
+        n.attr("scale") or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None,
+        None if left < 0 else left, None if right < 0 else right, past,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,16 @@ for _onnx, _core in _BINARY.items():
     onnx_op(_onnx)(_binary(_core))
 
 
+@onnx_op("Mod")
+def _mod(e: OnnxEmitter, n: Node) -> Item:
+    """Of known numbers only."""
+    a, b = n.input(0), n.input(1)
+    if not all(isinstance(i, Known) and i.is_numeric for i in (a, b)):
+        raise CompileError("a remainder of data or of symbolic sizes is not supported.")
+    array = np.fmod(a.array, b.array) if n.attr("fmod", 0) else np.mod(a.array, b.array)  # type: ignore[union-attr]
+    return settled(array, dtype_of_item(a))
+
+
 @onnx_op("Identity", "Dropout")
 def _identity(e: OnnxEmitter, n: Node) -> Item:
     if n.wants(1):

@@ -21,6 +21,7 @@ from inferc.frontend.onnx_attention import (
 from inferc.frontend.onnx_table import MICROSOFT, Node, OnnxEmitter, Results, onnx_op
 from inferc.frontend.onnx_values import Filled, Item, Known
 from inferc.ir.core import Value
+from inferc.ir.dims import Size
 
 
 @onnx_op("RotaryEmbedding", domain=MICROSOFT)
@@ -74,6 +75,7 @@ def _grouped(e: OnnxEmitter, n: Node) -> Results:
         raise CompileError("an attention bias or sinks are not supported.")
     heads, groups = n.attr("num_heads"), n.attr("kv_num_heads")
     query, key, value = _projections(e, n, heads, groups)
+    _check_lengths(e, n, tensor(query).shape[2])
     if n.attr("do_rotary", 0):
         given = n.optional(9)
         tables = _tables(
@@ -85,11 +87,18 @@ def _grouped(e: OnnxEmitter, n: Node) -> Results:
     size, window = tensor(query).shape[3], n.attr("local_window_size", -1)
     assert isinstance(size, int)
     scores = Scores(
-        n.attr("scale", 0.0) or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None, True,
-        None if window < 0 else window,
+        n.attr("scale", 0.0) or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None,
+        None if window < 0 else window - 1, 0,
     )  # fmt: skip
     out = attend(e, Heads(query, key, value), scores, None)
     return (merge_heads(e, out), key, value)
+
+
+def _check_lengths(e: OnnxEmitter, n: Node, length: Size) -> None:
+    """Every sequence must be known to be as long as its row: no padding, and no past."""
+    for index, what, wanted in ((5, "seqlens_k", length - 1), (6, "total_sequence_length", length)):
+        if any(e.eq(size, wanted) is not True for size in e.sizes_in(n.input(index), what)):
+            raise CompileError(f"its {what} is not known to be {wanted}.")
 
 
 def _projections(e: OnnxEmitter, n: Node, heads: int, groups: int) -> tuple[Value, Value, Value]:
@@ -121,7 +130,7 @@ def _multi_head(e: OnnxEmitter, n: Node) -> Results:
     )
     size = tensor(query).shape[3]
     assert isinstance(size, int)
-    causal = bool(n.attr("unidirectional", 0))
-    scores = Scores(n.attr("scale", 0.0) or 1 / math.sqrt(size), None, causal)
+    right = 0 if n.attr("unidirectional", 0) else None
+    scores = Scores(n.attr("scale", 0.0) or 1 / math.sqrt(size), None, None, right)
     out = attend(e, Heads(query, key, value), scores, n.optional(5))
     return (merge_heads(e, out), key, value)

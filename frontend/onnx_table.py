@@ -177,6 +177,12 @@ class OnnxEmitter(Emitter):
             raise CompileError(f"its {what} is computed from data.")
         return [int(v) if isinstance(v, float | bool) else v for v in elements]
 
+    def sizes_in(self, item: Item, what: str) -> list[Size]:
+        """The different sizes among the elements of a known item of any shape."""
+        if isinstance(item, Filled):
+            return self.sizes(Filled(item.value, (1,), item.dtype), what)
+        return self.sizes(item, what)
+
     def ints(self, item: Item | None, what: str) -> list[int]:
         """Like `sizes`, but none may be symbolic."""
         sizes = self.sizes(item, what)

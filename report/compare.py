@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from inferc.ir.cost import Workload
@@ -32,7 +33,8 @@ def show(
 ) -> None:
     """Print the comparison."""
     table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(("", a["model"]["name"], b["model"]["name"], "ratio")):
+    names = (escape(report["model"]["name"]) for report in (a, b))
+    for i, column in enumerate(("", *names, "ratio")):
         table.add_column(column, justify="left" if i == 0 else "right")
     for name, left, right in rows(a, b, workloads, machine):
         ratio = f"{right / left:.3f}" if left else ""

@@ -8,6 +8,7 @@ from importlib.resources import files
 import jinja2
 
 from inferc.report.model import MACHINES, Report
+from inferc.report.terminal import NOT_COUNTED
 
 
 def render(report: Report) -> str:
@@ -16,11 +17,14 @@ def render(report: Report) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    # `</` must not end the script element, whatever a module is called.
-    data = json.dumps(report, sort_keys=True).replace("</", "<\\/")
+    # No `<`: whatever a module is called, it can neither end the script element nor open a comment.
+    data = json.dumps(report, sort_keys=True).replace("<", "\\u003c")
     machines = json.dumps(
         {m.name: [m.bytes_per_second, m.flops_per_second] for m in MACHINES.values()}
     )
     return environment.from_string(source).render(
-        title=f"{report['model']['name']} · inferc", data=data, machines=machines
+        title=f"{report['model']['name']} · inferc",
+        data=data,
+        machines=machines,
+        not_counted=NOT_COUNTED,
     )

@@ -18,7 +18,9 @@ from inferc.ir.cost import Workload
 from inferc.ir.dims import evaluate, parse_size
 
 SCHEMA_VERSION = 1
+_SHORT = re.compile(r"(?:[^.]+\.)?\d+$|[^.]+$")
 Report = Mapping[str, Any]
+_TABLES = {"model", "options", "target", "symbols", "phases", "passes", "kv", "memory", "weights"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class KernelCost:
     bytes_moved: int
     predicted_us: float
     bound: str
+
+    @property
+    def module_names(self) -> str:
+        """The modules in short: last names, with the block's for a bare number (`layers.0`)."""
+        return " ".join(dict.fromkeys(_SHORT.findall(path)[0] for path in self.modules))
 
     @property
     def intensity(self) -> float:
@@ -96,18 +103,24 @@ def load(artifact: Path) -> Report:
     """Read report.json of an artifact. Raises ArtifactError."""
     path = artifact / "report.json"
     try:
-        report: Report = json.loads(path.read_text())
-    except FileNotFoundError:
+        report: Report = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(
             f"{path}: not found; {artifact} is not an inferc artifact, or its report was removed"
         ) from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ArtifactError(f"{path}: damaged ({error}); compile the model again") from None
-    if report.get("schema_version", 0) > SCHEMA_VERSION:
+    version = report.get("schema_version") if isinstance(report, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError(f"{path}: damaged (no report); compile the model again")
+    if version > SCHEMA_VERSION:
         raise ArtifactError(
-            f"{path}: report schema {report['schema_version']} is newer than {SCHEMA_VERSION}, "
+            f"{path}: report schema {version} is newer than {SCHEMA_VERSION}, "
             "which this version reads; upgrade inferc"
         )
+    missing = sorted(_TABLES - report.keys())
+    if missing:
+        raise ArtifactError(f"{path}: damaged ({', '.join(missing)} missing); compile again")
     return report
 
 

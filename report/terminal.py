@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from inferc.ir.cost import Workload
 from inferc.report.model import Machine, Phase, Report, phase
+
+NOT_COUNTED = "not counted: Python, tokenizer, logits of the step, scratch of each thread"
 
 
 def show(
@@ -26,10 +29,17 @@ def show(
 def bytes_text(count: float) -> str:
     """A byte count for people."""
     for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        if abs(count) < 999.5 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{figure(count)} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def figure(value: float) -> str:
+    """Three digits, or all before the point if those are more; `~0` for less than a thousandth."""
+    if 0 < abs(value) < 1e-3:
+        return "~0"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _table(title: str, columns: Iterable[str], right: int = 99) -> Table:
@@ -41,7 +51,7 @@ def _table(title: str, columns: Iterable[str], right: int = 99) -> Table:
 
 def _model(report: Report, console: Console) -> None:
     model, kv = report["model"], report["kv"]
-    table = _table(f"{model['name']}  ({model['architecture']})", ("", ""))
+    table = _table(escape(f"{model['name']}  ({model['architecture']})"), ("", ""))
     rows = {
         "layers, hidden, vocabulary": ", ".join(
             str(model[key]) for key in ("layers", "hidden_size", "vocab_size")
@@ -71,22 +81,17 @@ def _phase(result: Phase, workload: Workload, machine: Machine, console: Console
         table.add_row(f"[bold]{block.title}[/]")
         for kernel in block.kernels:
             table.add_row(
-                f"  {kernel.name}", _modules(kernel.modules), f"{kernel.flops / 1e6:.3g}",
+                f"  {kernel.name}", kernel.module_names, figure(kernel.flops / 1e6),
                 bytes_text(kernel.bytes_moved), f"{kernel.intensity:.2f}", kernel.bound,
                 f"{kernel.predicted_us:.1f}" + (f" x{repeats}" if repeats > 1 else ""),
             )  # fmt: skip
     console.print(table)
     console.print(
-        f"total {result.flops / 1e6:.4g} MFLOP, {bytes_text(result.bytes_moved)} moved, "
+        f"total {figure(result.flops / 1e6)} MFLOP, {bytes_text(result.bytes_moved)} moved, "
         f"{bytes_text(result.must_move_bytes)} must move: "
         f"traffic ratio [bold]{result.traffic_ratio:.3f}[/], predicted "
         f"{result.predicted_us:.0f} us\n"
     )
-
-
-def _modules(paths: tuple[str, ...]) -> str:
-    short = [p.split(".")[-1] if "." in p else p for p in paths]
-    return " ".join(dict.fromkeys(short))
 
 
 def _memory(report: Report, console: Console) -> None:
@@ -94,10 +99,9 @@ def _memory(report: Report, console: Console) -> None:
     table = _table("memory", ("", "bytes"), 1)
     table.add_row("weights (mapped, shared by processes)", bytes_text(memory["weights_bytes"]))
     table.add_row("arena of one step", bytes_text(memory["arena_bytes"]))
-    table.add_row("  of which scratch of kernels", bytes_text(memory.get("scratch_bytes", 0)))
     for tokens in (1024, 8192):
         table.add_row(f"KV of {tokens} tokens", bytes_text(kv["bytes_per_token"] * tokens))
-    table.add_row("not counted: Python, tokenizer, logits of the step", "")
+    table.add_row(NOT_COUNTED, "")
     console.print(table, "")
 
 

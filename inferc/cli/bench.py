@@ -12,9 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferc.cli.options import count, counts
 from inferc.errors import RequestError
 
 if TYPE_CHECKING:
+    from inferc.report.model import Report
+    from inferc.runtime.artifact import Manifest
     from inferc.runtime.engine import Engine
 
 
@@ -28,17 +31,13 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "bandwidth counts the bytes the report says a decode step must move.",
     )
     p.add_argument("artifact", type=Path)
-    p.add_argument("--prompt-tokens", type=int, default=128, metavar="N")
-    p.add_argument("--new-tokens", type=int, default=64, metavar="N")
-    p.add_argument("--concurrency", type=_numbers, default=(1, 2, 4, 8), metavar="N,N,…")
-    p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--threads", type=int)
+    p.add_argument("--prompt-tokens", type=count, default=128, metavar="N")
+    p.add_argument("--new-tokens", type=count, default=64, metavar="N")
+    p.add_argument("--concurrency", type=counts, default=(1, 2, 4, 8), metavar="N,N,…")
+    p.add_argument("--runs", type=count, default=3)
+    p.add_argument("--threads", type=count)
     p.add_argument("--json", action="store_true")
     return p
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -56,32 +55,45 @@ class Row:
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     import inferc
+    from inferc.report import model
+    from inferc.runtime.artifact import read_manifest
     from inferc.runtime.bandwidth import read_bandwidth
     from inferc.runtime.host import default_threads
 
+    report = model.load(args.artifact)
+    budget_bytes = _kv_bytes(read_manifest(args.artifact), args)
     threads = args.threads or default_threads()
-    with inferc.load(args.artifact, threads=threads) as engine:
-        _check(engine, args)
+    rows = []
+    with inferc.load(args.artifact, threads=threads, kv_budget_bytes=budget_bytes) as engine:
         _once(engine, 1, args, seed=0)  # maps the weights
-        rows = []
+        if not args.json:
+            _print_head(threads, args)
         for concurrency in args.concurrency:
-            limit = read_bandwidth(threads)
-            rows.append(_measure(engine, concurrency, args, limit))
+            row = _measure(engine, concurrency, args, report, read_bandwidth(threads))
+            rows.append(row)
+            if not args.json:
+                _print_row(row)
     if args.json:
         print(json.dumps({"threads": threads, "rows": [asdict(row) for row in rows]}, indent=1))
-        return 0
-    _print(rows, threads, args)
     return 0
 
 
-def _check(engine: Engine, args: argparse.Namespace) -> None:
-    assert engine.manifest is not None
-    limits = engine.manifest.limits
+def _kv_bytes(manifest: Manifest, args: argparse.Namespace) -> int:
+    """Room for all sequences at once, so that none waits or is preempted; checks the options."""
+    limits, most = manifest.limits, max(args.concurrency)
     needed = args.prompt_tokens + args.new_tokens
     if needed > limits.context_tokens:
         raise RequestError(
             f"prompt and new tokens are {needed}, the artifact's context is {limits.context_tokens}"
         )
+    if args.new_tokens < 2:
+        raise RequestError("--new-tokens: expected at least 2, for the first comes with the prompt")
+    if most > limits.sequences:
+        raise RequestError(
+            f"--concurrency {most}: the artifact runs at most {limits.sequences} sequences at once"
+        )
+    pages = -(-needed // manifest.kv.page_tokens)
+    return most * pages * manifest.kv.page_bytes
 
 
 @dataclass(frozen=True)
@@ -94,10 +106,12 @@ class _Timing:
     tokens: int
 
 
-def _measure(engine: Engine, concurrency: int, args: argparse.Namespace, limit: float) -> Row:
+def _measure(
+    engine: Engine, concurrency: int, args: argparse.Namespace, report: Report, limit: float
+) -> Row:
     times = [_once(engine, concurrency, args, seed=1 + i) for i in range(args.runs)]
     step = statistics.median(t.rest_s / max(1, t.steps) for t in times)
-    moved = _must_move_bytes(args, concurrency)
+    moved = _must_move_bytes(report, args.prompt_tokens + args.new_tokens // 2, concurrency)
     return Row(
         concurrency,
         statistics.median(t.first_s for t in times) * 1e3,
@@ -108,13 +122,11 @@ def _measure(engine: Engine, concurrency: int, args: argparse.Namespace, limit: 
     )
 
 
-def _must_move_bytes(args: argparse.Namespace, concurrency: int) -> float:
+def _must_move_bytes(report: Report, context_tokens: int, concurrency: int) -> float:
     from inferc.ir.cost import Workload
     from inferc.report import model
 
-    report = model.load(args.artifact)
-    context = args.prompt_tokens + args.new_tokens // 2
-    workload = Workload.decode(concurrency, context)
+    workload = Workload.decode(concurrency, context_tokens)
     return model.size(report["phases"]["decode"]["must_move_bytes"], workload)
 
 
@@ -146,12 +158,18 @@ def _prompts(engine: Engine, count: int, length: int, seed: int) -> Iterator[lis
         yield [rng.randrange(high // 8, high) for _ in range(length)]
 
 
-def _print(rows: list[Row], threads: int, args: argparse.Namespace) -> None:
+def _print_head(threads: int, args: argparse.Namespace) -> None:
     print(f"{threads} threads, {args.prompt_tokens} prompt and {args.new_tokens} new tokens")
-    print(f"{'at once':>8}{'first token':>14}{'per token':>12}{'tokens/s':>11}{'of bandwidth':>15}")
-    for row in rows:
-        share = f"{row.share_of_bandwidth:.0%}"
-        print(
-            f"{row.concurrency:>8}{row.first_token_ms:>11.1f} ms{row.token_ms:>9.2f} ms"
-            f"{row.tokens_per_second:>11.1f}{share:>8} of {row.read_gb_per_second:.0f} GB/s"
-        )
+    print(
+        f"{'at once':>8}{'first token':>14}{'per token':>12}{'tokens/s':>11}{'of bandwidth':>15}",
+        flush=True,
+    )
+
+
+def _print_row(row: Row) -> None:
+    share = f"{row.share_of_bandwidth:.0%}"
+    print(
+        f"{row.concurrency:>8}{row.first_token_ms:>11.1f} ms{row.token_ms:>9.2f} ms"
+        f"{row.tokens_per_second:>11.1f}{share:>8} of {row.read_gb_per_second:.0f} GB/s",
+        flush=True,
+    )

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferc.cli.options import count
+
 if TYPE_CHECKING:
     from inferc.driver import Event
 
@@ -20,11 +22,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "target has them, else f32; int8 rounds activations",
     },
     "kv_dtype": {"choices": ("f32", "bf16", "f16"), "help": "type of stored keys and values"},
-    "page_tokens": {"type": int, "metavar": "N", "help": "tokens of a KV page"},
-    "step_tokens": {"type": int, "metavar": "N", "help": "most rows of one step"},
-    "sequences": {"type": int, "metavar": "N", "help": "most sequences of one step"},
+    "page_tokens": {"type": count, "metavar": "N", "help": "tokens of a KV page"},
+    "step_tokens": {"type": count, "metavar": "N", "help": "most rows of one step"},
+    "sequences": {"type": count, "metavar": "N", "help": "most sequences of one step"},
     "context_tokens": {
-        "type": int,
+        "type": count,
         "metavar": "N",
         "help": "longest sequence (default: the model's)",
     },

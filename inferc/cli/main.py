@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from inferc import __version__
+from inferc.cli.streams import discard_output, prepare_streams
 from inferc.errors import InfercError
 
 # name -> one line for `inferc --help`; the module of a command is imported only when it is used.
@@ -62,9 +62,7 @@ def _chosen(argv: Sequence[str]) -> str | None:
     return named if named in COMMANDS else ""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors are printed as one paragraph."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     top = parser(_chosen(argv))
     args, rest = top.parse_known_args(argv)
     # argparse takes an optional positional only when it stands before the options.
@@ -72,19 +70,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.prompt, rest = rest[0], []
     if rest:
         top.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; errors are printed as one paragraph."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    name = f"inferc {_chosen(argv) or ''}".rstrip()
+    prepare_streams()
     try:
-        return int(args.run(args) or 0)
+        args = _parse(argv)
+        code = int(args.run(args) or 0)
+        sys.stdout.flush()  # so that a full disk is told below
+        return code
     except InfercError as error:
-        print(f"inferc {args.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print(
-            f"\ninferc {args.command}: interrupted; nothing was left half-written", file=sys.stderr
-        )
+        print(f"\n{name}: interrupted; nothing was left half-written", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
+    except OSError as error:
+        discard_output()
+        print(f"{name}: {error.filename or 'output'}: {error.strerror}.", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferc.cli.options import count
 from inferc.errors import RequestError
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("--system", metavar="TEXT", help="system message for --chat and --template")
     p.add_argument("--stats", action="store_true", help="print load time, tokens/s to stderr")
-    p.add_argument("--threads", type=int, help="worker threads (default: physical cores)")
-    p.add_argument("--kv-mib", type=int, metavar="N", help="memory for the KV cache")
+    p.add_argument("--threads", type=count, help="worker threads (default: physical cores)")
+    p.add_argument("--kv-mib", type=count, metavar="N", help="memory for the KV cache")
     p.add_argument(
         "--no-check", action="store_true", help="skip the digests of the artifact's files"
     )
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     """Generate."""
     import inferc
 
+    if args.system is not None and not (args.chat or args.template):
+        raise RequestError("--system goes with --chat or --template; a plain prompt has no roles")
     start = time.perf_counter()
     engine: Engine = inferc.load(
         args.artifact,
@@ -93,10 +96,20 @@ def _prompt(args: argparse.Namespace) -> str:
         return str(args.prompt)
     if sys.stdin.isatty():
         print("reading the prompt from stdin; ^D ends it", file=sys.stderr)
-    text = sys.stdin.read()
+    text = _read(sys.stdin.read)
     if not text:
         raise RequestError("the prompt from stdin is empty")
     return text
+
+
+def _read(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"stdin: expected UTF-8 text, found the byte 0x{error.object[error.start]:02x}"
+            f" at position {error.start}; convert it first, for example with iconv"
+        ) from None
 
 
 def _messages(args: argparse.Namespace, text: str) -> list[dict[str, str]]:
@@ -150,7 +163,7 @@ def _chat(engine: Engine, args: argparse.Namespace) -> int:
     messages = _messages(args, "")[:-1]
     while True:
         try:
-            line = input("> " if sys.stdin.isatty() else "").strip()
+            line = _read(lambda: input("> " if sys.stdin.isatty() else "")).strip()
         except EOFError:
             return 0
         if not line:

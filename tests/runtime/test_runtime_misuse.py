@@ -61,7 +61,7 @@ def test_bad_options(name: str, value: object) -> None:
 def test_bad_prompts(prompt: object) -> None:
     engine = make_engine()
     for attempt in (engine.generate, engine.stream, engine.logits):
-        with pytest.raises(RequestError, match="[Pp]rompt"):
+        with pytest.raises(RequestError, match=r"[Pp]rompt"):
             attempt(prompt)
     with pytest.raises(RequestError):
         engine.generate(["Hello", prompt])

@@ -1,0 +1,101 @@
+"""The join behind all views: damage is told, formulas are evaluated, equal layers are folded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from sample_report import report
+
+from inferc.errors import ArtifactError
+from inferc.ir.cost import Workload
+from inferc.report import compare, model, terminal
+from inferc.report.model import Machine
+
+MACHINE = Machine("m", 1e6, 1e6)
+
+
+def test_evaluation() -> None:
+    # 6 new tokens for each of 2 sequences that hold 40 afterwards
+    result = model.phase(report(), "prefill", Workload(12, 2, 40, page_tokens=8), MACHINE)
+    norm, attend, linear = result.blocks[0].kernels
+    assert (norm.flops, norm.bytes_moved) == (4 * 12, 64 * 12 + 64 + 64 * 12)
+    assert (attend.flops, attend.bytes_moved) == (32 * 38 * 12, 128 * 40 * 2 + 64 * 12)
+    assert linear.intensity == 2048 * 12 / (2 * 12 + 4096 + 8 * 12)
+    assert result.must_move_bytes == 100000 + 4 * 5 * 2 + 128 * 34 * 2 - 3 * 12
+    windowed = result.blocks[1].kernels[1]
+    assert (windowed.flops, windowed.bytes_moved) == (32 * 16 * 12, 128 * 21 * 2 + 64 * 12)
+    assert result.flops == sum(k.flops * len(b.paths) for b in result.blocks for k in b.kernels)
+    assert result.traffic_ratio == result.bytes_moved / result.must_move_bytes
+
+
+def test_predictions_take_the_larger_limit() -> None:
+    workload = Workload.decode(1, 10)
+    fast_memory = model.phase(report(), "decode", workload, Machine("m", 1e12, 1e3))
+    fast_compute = model.phase(report(), "decode", workload, Machine("m", 1e3, 1e12))
+    assert {k.bound for b in fast_memory.blocks for k in b.kernels} == {"compute"}
+    assert {k.bound for b in fast_compute.blocks for k in b.kernels} == {"memory"}
+    assert fast_memory.predicted_us == pytest.approx(fast_memory.flops / 1e3 * 1e6)
+    assert fast_compute.predicted_us == pytest.approx(fast_compute.bytes_moved / 1e3 * 1e6)
+
+
+def test_only_equal_neighbours_are_folded() -> None:
+    long = model.phase(report(), "decode", Workload.decode(1, 40), MACHINE)
+    assert [block.title for block in long.blocks] == [
+        "model.layers.0 … model.layers.1 (x2)", "model.layers.2", "model.layers.3", "lm_head",
+    ]  # fmt: skip
+    # Within the window all layers cost the same.
+    short = model.phase(report(), "decode", Workload.decode(1, 10), MACHINE)
+    assert [len(block.paths) for block in short.blocks] == [4, 1]
+
+
+def test_short_module_names() -> None:
+    result = model.phase(report(), "decode", Workload.decode(1, 10), MACHINE)
+    assert [k.module_names for k in result.blocks[0].kernels] == [
+        "norm", "self_attn", "o_proj layers.0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (999_499, "999 KB"), (999_700, "1 MB"),
+     (5_900_000, "5.9 MB"), (1.234e9, "1.23 GB"), (1.5e13, "15,000 GB")],
+)  # fmt: skip
+def test_byte_counts(count: float, text: str) -> None:
+    assert terminal.bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", "3", "{}", b"\xff", '{"schema_version": 1}']
+)
+def test_damage_is_told(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ArtifactError, match=r"report\.json: damaged"):
+        model.load(tmp_path)
+
+
+def test_missing_and_newer(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    for folder in (tmp_path, tmp_path / "none", path):
+        with pytest.raises(ArtifactError, match="not found"):
+            model.load(folder)
+        if folder is tmp_path / "none":
+            path.write_text("{}")
+    path.write_text(json.dumps(report() | {"schema_version": 2}))
+    with pytest.raises(ArtifactError, match="schema 2 is newer than 1"):
+        model.load(tmp_path)
+
+
+def test_views_take_any_name() -> None:
+    """A model may be called after a file with brackets in its name."""
+    console = Console(width=140)
+    workloads = {name: Workload.decode(1, 10) for name in ("decode", "prefill")}
+    with console.capture() as page:
+        terminal.show(report(), MACHINE, workloads, console)
+        compare.show(report(), report(), workloads, MACHINE, console)
+    text = page.get()
+    assert text.count("tiny [x] </script>") == 3
+    assert "scratch of each thread" in text and "too large (x2)" in text

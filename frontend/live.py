@@ -90,7 +90,7 @@ def _tokenizer(folder: Path) -> TokenizerFiles:
 
 
 # -- export
-class _Forward(nn.Module):
+class _Forward(nn.Module):  # type: ignore[misc]
     """Ids and positions in, logits out; positions may go unread."""
 
     def __init__(self, module: nn.Module, takes: str | None) -> None:

@@ -46,6 +46,7 @@ def _stored(path: str, tensor: torch.Tensor, name: str) -> ComputedTensor:
 
 def _array(tensor: torch.Tensor) -> NDArray[np.generic]:
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return (tensor.float() if tensor.dtype == torch.float64 else tensor).numpy()
+    is_bfloat16 = tensor.dtype == torch.bfloat16
+    plain = tensor.view(torch.int16) if is_bfloat16 else tensor
+    array: NDArray[np.generic] = (plain.float() if plain.dtype == torch.float64 else plain).numpy()
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from inferc.errors import CompileError
@@ -17,9 +20,9 @@ from inferc.frontend.onnx_table import (
     onnx_op,
     shape_of,
 )
-from inferc.frontend.onnx_values import Filled, Item, Known, settled
+from inferc.frontend.onnx_values import Filled, Item, Known, Scalar, settled
 from inferc.ir.core import Value
-from inferc.ir.dims import product
+from inferc.ir.dims import Size, product
 
 
 @onnx_op("MatMul")
@@ -98,7 +101,12 @@ def _last_axis_only(n: Node, x: Value) -> None:
 
 
 @onnx_op("RMSNormalization")
-def _rms_norm(e: OnnxEmitter, n: Node) -> Item:
+def _rms_normalization(e: OnnxEmitter, n: Node) -> Item:
+    return rms_norm(e, n)
+
+
+def rms_norm(e: OnnxEmitter, n: Node) -> Item:
+    """Over the last axes, from `axis` on."""
     x = e.value(n.input(0))
     axis = axis_in(n.attr("axis", -1), rank(x))
     eps = n.attr("epsilon", 1e-5)
@@ -117,7 +125,7 @@ def _rms_norm(e: OnnxEmitter, n: Node) -> Item:
 def _simplified(e: OnnxEmitter, n: Node) -> Item:
     if n.wants(1):
         raise CompileError("the deviation of a norm is used.")
-    return _rms_norm(e, n)
+    return rms_norm(e, n)
 
 
 @onnx_op("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -142,6 +150,7 @@ def _skip_norm(e: OnnxEmitter, n: Node) -> Results:
 
 # -- reductions
 _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax"}
+_NUMPY: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "amax": np.max}
 
 
 def _axes(e: OnnxEmitter, n: Node, x: Item) -> tuple[int, ...]:
@@ -154,6 +163,15 @@ def _axes(e: OnnxEmitter, n: Node, x: Item) -> tuple[int, ...]:
     return tuple(axis_in(a, count) for a in wanted or range(count))
 
 
+def _times(value: Scalar, count: Size) -> Scalar:
+    if isinstance(count, int):
+        return value * count
+    whole = int(value) if isinstance(value, float) and value == int(value) else value
+    if isinstance(whole, float):
+        raise CompileError(f"the sum of {count} times {value} is not known.")
+    return whole * count
+
+
 @onnx_op(*_REDUCTIONS)
 def _reduce(e: OnnxEmitter, n: Node) -> Item:
     x = n.input(0)
@@ -164,11 +182,10 @@ def _reduce(e: OnnxEmitter, n: Node) -> Item:
     if isinstance(x, Filled):
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
         count = product(tuple(s for i, s in enumerate(x.shape) if i in axes))
-        value = x.value * count if core == "sum" else x.value
+        value = _times(x.value, count) if core == "sum" else x.value
         return Filled(value, shape, x.dtype)
     if isinstance(x, Known) and x.is_numeric:
-        function = {"mean": np.mean, "sum": np.sum, "amax": np.max}[core]
-        return settled(function(x.array, axis=axes, keepdims=keep), x.dtype)
+        return settled(_NUMPY[core](x.array, axis=axes, keepdims=keep), x.dtype)
     return e.emit(core, e.value(x), axes=axes, keepdim=keep)
 
 

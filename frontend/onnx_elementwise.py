@@ -65,7 +65,7 @@ def _single(item: Item) -> bool:
 
 
 def _number(item: Item) -> Scalar:
-    assert not isinstance(item, Value)
+    assert isinstance(item, Known | Filled)
     return item.value if isinstance(item, Filled) else item.elements()[0]
 
 
@@ -258,6 +258,8 @@ def cast_item(e: OnnxEmitter, x: Item, dtype: str) -> Item:
         return e.cast(x, dtype)
     if isinstance(x, Filled):
         return Filled(_cast_number(x.value, dtype), x.shape, dtype)
+    if not isinstance(x, Known):
+        raise CompileError(f"a cast of the stored {x.dtype} tensor is not supported.")
     if not x.is_numeric:
         return Known(x.array, dtype)
     return Known(x.array.astype(np_dtype(dtype)), dtype)

@@ -130,16 +130,20 @@ class _Decoder:
         return value  # the step reads i32; the graph may count in either
 
     def _empty_past(self, name: str) -> Item:
-        """`[B, heads, 0, D]`: the axis of past tokens is the one that is neither fixed nor B."""
+        """`[B, heads, 0, D]`: the axis of past tokens is named so, or the only one left open."""
         axes = self._axes(name)
-        past = [a for a in axes if not isinstance(a, int) and self.sizes.get(a) is None]
+        others = [a for a in axes if not isinstance(a, int) and self.sizes.get(a) is None]
+        past = [a for a in others if "past" in str(a)] or others
         if len(axes) != 4 or len(past) != 1:
             raise CompileError(
                 f"{self.file.path}: which axis of {name} {axes} counts past tokens is not known, "
                 "so the cache cannot be taken out of the graph. Export the model without cache."
             )
-        shape = tuple(a if isinstance(a, int) else 0 if a in past else self.sizes[a] for a in axes)
-        return Filled(0.0, shape, "f32")
+        # Another open axis (the size of a head) stays a symbol that nothing can compute with.
+        sizes: dict[int | str, Size] = {a: sym(re.sub(r"\W", "_", str(a))) for a in others}
+        sizes.update(self.sizes)
+        sizes[past[0]] = 0
+        return Filled(0.0, tuple(a if isinstance(a, int) else sizes[a] for a in axes), "f32")
 
     # -- outputs
     def _logits(self) -> str:
@@ -152,7 +156,7 @@ class _Decoder:
             raise CompileError(
                 f"{self.file.path} returns {', '.join(names)}; expected one output 'logits'."
             )
-        return plain[0]
+        return str(plain[0])
 
     def _check_logits(self, func: Func) -> None:
         type_ = func.results[0].type

@@ -74,7 +74,7 @@ def open_onnx(path: Path) -> OnnxFile:
 
 def _opset(path: Path, model: onnx.ModelProto) -> int:
     versions = {o.domain: o.version for o in model.opset_import}
-    version = versions.get("", versions.get("ai.onnx", 0))
+    version = int(versions.get("", versions.get("ai.onnx", 0)))
     if version not in OPSETS:
         raise CompileError(
             f"{path} is of opset {version}; opsets {OPSETS.start} to {OPSETS.stop - 1} are "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 from onnx import numpy_helper
 
 from inferc.errors import CompileError
@@ -49,10 +50,10 @@ def _constant(e: OnnxEmitter, n: Node) -> Item:
     return known_tensor(n.attrs["value"])
 
 
-def known_tensor(proto: object) -> Known:
+def known_tensor(proto: onnx.TensorProto) -> Known:
     """A TensorProto as a known array; floats are f32."""
-    array = numpy_helper.to_array(proto)  # type: ignore[arg-type]
-    dtype = dtype_of(proto.data_type, "A constant")  # type: ignore[attr-defined]
+    array = numpy_helper.to_array(proto)
+    dtype = dtype_of(proto.data_type, "A constant")
     if dtype.startswith(("f", "bf")):
         return Known(array.astype(np.float64), "f32")
     return Known(array, dtype)
@@ -87,8 +88,8 @@ def reshaped(e: OnnxEmitter, x: Item, shape: tuple[Size, ...]) -> Item:
     if isinstance(x, Filled):
         return Filled(x.value, shape, x.dtype)
     if isinstance(x, Known):
-        return Known(x.array.reshape([int(s) for s in shape]), x.dtype)  # type: ignore[arg-type]
-    return e.reshape(x, shape)
+        return Known(x.array.reshape([s for s in shape if isinstance(s, int)]), x.dtype)
+    return e.reshape(e.value(x), shape)
 
 
 @onnx_op("Flatten")
@@ -128,7 +129,7 @@ def _transpose(e: OnnxEmitter, n: Node) -> Item:
         return Filled(x.value, tuple(x.shape[p] for p in perm), x.dtype)
     if isinstance(x, Known):
         return Known(x.array.transpose(perm), x.dtype)
-    return e.transpose(x, perm)
+    return e.transpose(e.value(x), perm)
 
 
 @onnx_op("Concat")
@@ -289,7 +290,7 @@ def _gather(e: OnnxEmitter, n: Node) -> Item:
     if isinstance(ids, Known) and ids.is_numeric:
         if isinstance(x, Known):
             return settled(np.take(x.array, ids.array, axis), x.dtype)
-        return _gather_known(e, x, axis, ids)
+        return _gather_known(e, e.value(x), axis, ids)
     return _gather_rows(e, e.value(x), axis, e.value(ids))
 
 

@@ -79,7 +79,7 @@ def import_onnx(path: Path, context_tokens: int | None) -> OnnxModel:
     file = open_onnx(path)
     made = decoder(file)
     folder = path.parent.parent if path.parent.name == "onnx" else path.parent
-    config = read_config(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = config_beside(folder)
     func, tensors = made.translated.func, made.translated.tensors
     context = _context(path, config, made.context_tokens, context_tokens)
     func.symbols["S"] = Symbol("S", 1, context)
@@ -118,6 +118,23 @@ def _context(path: Path, config: Mapping[str, Any], tables: int | None, wanted: 
             f"A context of {wanted} tokens was asked for, but {path} is made for at most {limit}."
         )
     return wanted if wanted is not None else int(limit or 0)
+
+
+def config_beside(folder: Path) -> dict[str, Any]:
+    """config.json, or what ONNX Runtime GenAI's own config says in its place."""
+    if (folder / "config.json").is_file():
+        return read_config(folder / "config.json")
+    if not (folder / "genai_config.json").is_file():
+        return {}
+    model = read_config(folder / "genai_config.json").get("model", {})
+    config = {k: model[k] for k in ("eos_token_id", "bos_token_id", "pad_token_id") if k in model}
+    config["max_position_embeddings"] = model.get("context_length")
+    decoder = model.get("decoder", {})
+    config["head_dim"] = decoder.get("head_size")
+    config["sliding_window"] = decoder.get("sliding_window", {}).get("window_size")
+    if "type" in model:
+        config["architectures"] = [str(model["type"])]
+    return config
 
 
 def tokens_of(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:

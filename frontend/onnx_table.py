@@ -101,7 +101,7 @@ class OnnxEmitter(Emitter):
         self._constants: dict[tuple[Any, ...], Value] = {}
 
     # -- items to values
-    def value(self, item: Any, dtype: str | None = None) -> Value:  # type: ignore[override]
+    def value(self, item: Any, dtype: str | None = None) -> Value:
         """The item as a tensor of the graph, cast if a dtype is given."""
         if isinstance(item, Value):
             return item if dtype is None else self.cast(item, dtype)
@@ -170,7 +170,9 @@ class OnnxEmitter(Emitter):
     def sizes(self, item: Item | None, what: str) -> list[Size]:
         """The elements of an item that holds sizes. Raises CompileError where it is computed."""
         if isinstance(item, Filled) and all(isinstance(s, int) for s in item.shape):
-            elements: list[Any] = [item.value] * int(product(item.shape))  # type: ignore[call-overload]
+            count = product(item.shape)
+            assert isinstance(count, int)
+            elements: list[Any] = [item.value] * count
         elif isinstance(item, Known):
             elements = item.elements()
         else:

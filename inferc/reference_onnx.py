@@ -19,6 +19,7 @@ import onnxruntime
 
 from inferc.errors import InfercError
 from inferc.frontend.importer import model_path
+from inferc.frontend.onnx_source import config_beside
 from inferc.reference import ERROR_FILE, RESULT_FILE, ReferenceRequest
 
 _CAUSE_CHARACTERS = 400
@@ -56,6 +57,7 @@ class Model:
         self.session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
+        self.config = config_beside(path.parent)
         names = [o.name for o in self.session.get_outputs()]
         self.output = "logits" if "logits" in names else names[0]
 
@@ -78,10 +80,18 @@ class Model:
         if info.name == "num_logits_to_keep":
             return np.zeros((), dtype)
         if len(info.shape) == 4:  # a past of no tokens
-            names = [s for s in info.shape if not isinstance(s, int)]
-            return np.zeros([s if isinstance(s, int) else int(s == names[0]) for s in info.shape],
-                            dtype)  # fmt: skip
+            return np.zeros([self._past_size(i, s) for i, s in enumerate(info.shape)], dtype)
         return np.array([prompt], dtype)
+
+    def _past_size(self, axis: int, size: int | str) -> int:
+        """Sizes of a past of no tokens: one sequence; heads and their size as the files say."""
+        if isinstance(size, int):
+            return size
+        if "sliding" in size:  # a ring of the window's size, with nothing in it
+            return int(self.config.get("sliding_window") or 0)
+        if "past" in size or axis not in (0, 3):
+            return 0
+        return 1 if axis == 0 else int(self.config.get("head_dim") or 0)
 
 
 def decode(model: Model, request: ReferenceRequest) -> tuple[list[int], list[float]]:

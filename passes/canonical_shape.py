@@ -47,6 +47,30 @@ def keep_leading_axes(op: Op, edit: Edit) -> Value | None:
     return None
 
 
+@pattern("nn.rms_norm", "nn.layer_norm")
+def keep_token_axis(op: Op, edit: Edit) -> Value | None:
+    """Turn a norm of rows that a reshape collapsed, [B, 4*S, 32], into one of [B, S, 4, 32]."""
+    inner = made_by(op.operands[0], "core.reshape")
+    if inner is None:
+        return None
+    shape = tensor(inner.result).shape
+    finer = tuple(part for size in shape for part in _factors(size))
+    if len(finer) == len(shape) or not same_size(finer[-1], shape[-1]):
+        return None
+    edit.covers(inner)
+    restored = edit.op("core.reshape", inner.operands[0], shape=finer)
+    made = edit.op(op.name, restored, *op.operands[1:], **op.attrs)
+    return edit.op("core.reshape", made, shape=shape)
+
+
+def _factors(size: Size) -> tuple[Size, ...]:
+    """A size that is a number times symbols as the two; others as they are."""
+    if isinstance(size, int) or len(size.terms) != 1:
+        return (size,)
+    factor = size.terms[0][1]
+    return (size,) if factor <= 1 else (size // factor, factor)
+
+
 @pattern("core.broadcast_to")
 def drop_broadcast(op: Op, edit: Edit) -> Value | None:
     """Drop a broadcast to the shape the value has."""
@@ -156,5 +180,5 @@ def _joined(left: Value, right: Value, axis: int, edit: Edit) -> Value | None:
 
 SHAPE: tuple[Pattern, ...] = (
     simplify_reshape, drop_broadcast, broadcast_implicitly, simplify_slice, simplify_concat,
-    keep_leading_axes,
+    keep_leading_axes, keep_token_axis,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from inferc.ir.interp import InterpretError, run
 from inferc.ir.ops.attention import causal_mask
 from inferc.ir.ops.elementwise import ELEMENTWISE
 from inferc.ir.rewrite import outline
+from inferc.passes.match import tensor
 
 HIDDEN = -1e4  # an additive mask at or below this hides a key
 _DENSE_TOKENS = (40, 7)  # whole sequences that every mask is evaluated for
@@ -192,7 +193,7 @@ def _numbers(op: Op) -> Iterable[int]:
         values = op.attrs["values"]
         assert isinstance(values, tuple)
         if len(values) > 1:  # a table: looked at to its end
-            yield max(int(size) for size in op.result.type.shape)  # type: ignore[union-attr]
+            yield max(size for size in tensor(op.result).shape if isinstance(size, int))
         elif len(values) == 1 and isinstance(values[0], int | float):
             number = float(values[0])
             if number == int(number if abs(number) < 1e9 else 0) and abs(number) < 1e9:

@@ -221,7 +221,9 @@ class _Counts:
     def _insert_as(
         self, op_name: str, of: Op, before: Op, *operands: Value, **attrs: AttrValue
     ) -> Value:
-        made = self.rewriter.insert(op_name, *operands, before=before, of=[of], **attrs)
+        made = self.rewriter.insert(
+            op_name, *operands, before=before, of=[of], hint=of.results[0].hint, **attrs
+        )
         return made.result
 
 

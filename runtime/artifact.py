@@ -134,6 +134,8 @@ class Manifest:
     required: tuple[str, ...] = ()
     kernels: Any = None
     files: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
+    """Of everything else in here (`manifest_digest`); filled in on writing."""
 
     def to_json(self) -> str:
         """Canonical text: sorted keys, so that equal manifests are equal bytes."""
@@ -146,6 +148,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     data = _read_json_object(path)
     _check_version(data, path)
     manifest = decode(Manifest, data, MANIFEST_NAME)
+    _check_sizes(manifest, path)
     unknown = sorted(set(manifest.required) - key_names(Manifest))
     if unknown:
         raise ArtifactError(
@@ -156,7 +159,8 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 
 def check_digests(folder: Path | str, manifest: Manifest) -> None:
-    """Compare every file with the digest recorded for it."""
+    """Compare every file, the manifest first, with the digest recorded for it."""
+    check_manifest(folder, manifest)
     for relative, expected in sorted(manifest.files.items()):
         path = artifact_path(folder, relative)
         try:
@@ -168,11 +172,29 @@ def check_digests(folder: Path | str, manifest: Manifest) -> None:
             ) from None
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
-        if found != expected:
-            raise ArtifactError(
-                f"{path}: the file is damaged: expected SHA-256 {expected[:12]}…, found"
-                f" {found[:12]}…. Compile the model again or copy the artifact anew."
-            )
+        _compare(path, expected, found)
+
+
+def check_manifest(folder: Path | str, manifest: Manifest) -> None:
+    """Compare the manifest with its own digest."""
+    path = Path(folder) / MANIFEST_NAME
+    if manifest.sha256:
+        _compare(path, manifest.sha256, manifest_digest(_read_json_object(path)))
+
+
+def manifest_digest(data: Mapping[str, Any]) -> str:
+    """Digest of the manifest's JSON object without its own digest, keys unknown here included."""
+    rest = {key: value for key, value in data.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _compare(path: Path, expected: str, found: str) -> None:
+    if found != expected:
+        raise ArtifactError(
+            f"{path}: the file is damaged: expected SHA-256 {expected[:12]}…, found"
+            f" {found[:12]}…. Compile the model again or copy the artifact anew."
+        )
 
 
 def artifact_path(folder: Path | str, relative: str) -> Path:
@@ -243,3 +265,19 @@ def _check_version(data: dict[str, Any], path: Path) -> None:
             f" {data.get('tool_version', '(unknown)')}; this version reads up to {SCHEMA_VERSION}."
             " Upgrade inferc, or compile the model again with this version."
         )
+
+
+def _check_sizes(manifest: Manifest, path: Path) -> None:
+    """Buffers and loops are sized by these."""
+    limits = manifest.limits
+    least = {
+        "model.vocab_size": (manifest.model.vocab_size, 1),
+        "limits.step_tokens": (limits.step_tokens, 1),
+        "limits.sequences": (limits.sequences, 1),
+        "limits.context_tokens": (limits.context_tokens, 1),
+        "kv.page_tokens": (manifest.kv.page_tokens, 1),
+        "memory.arena_bytes": (manifest.memory.arena_bytes, 0),
+    }
+    for name, (value, low) in least.items():
+        if value < low:
+            raise ArtifactError(f"{path}: {name}: expected at least {low}, found {value}.")

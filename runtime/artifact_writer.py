@@ -7,6 +7,7 @@ artifact as it was.
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from inferc.errors import ArtifactError
-from inferc.runtime.artifact import MANIFEST_NAME, Manifest, artifact_path, read_manifest
+from inferc.runtime.artifact import (
+    MANIFEST_NAME,
+    Manifest,
+    artifact_path,
+    check_manifest,
+    manifest_digest,
+    read_manifest,
+)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -63,12 +71,13 @@ def add_file(folder: Path | str, relative: str, content: bytes) -> None:
     """Add or replace one file of a finished artifact, keeping its digests true."""
     folder = Path(folder)
     manifest = read_manifest(folder)
+    check_manifest(folder, manifest)  # or the new digest would vouch for damage
     files = {**manifest.files, relative: hashlib.sha256(content).hexdigest()}
     with _explained(folder):
         path = artifact_path(folder, relative)
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace_file(path, content)
-        sealed = replace(manifest, files=files).to_json().encode()
+        sealed = _with_digest(replace(manifest, files=files)).to_json().encode()
         _replace_file(folder / MANIFEST_NAME, sealed)
 
 
@@ -81,9 +90,13 @@ def _seal(folder: Path, manifest: Manifest) -> Manifest:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             files[path.relative_to(folder).as_posix()] = digest
     targets = tuple(replace(target, sha256=files[target.library]) for target in manifest.targets)
-    sealed = replace(manifest, targets=targets, files=files)
+    sealed = _with_digest(replace(manifest, targets=targets, files=files))
     (folder / MANIFEST_NAME).write_text(sealed.to_json(), encoding="utf-8")
     return sealed
+
+
+def _with_digest(manifest: Manifest) -> Manifest:
+    return replace(manifest, sha256=manifest_digest(json.loads(manifest.to_json())))
 
 
 def _swap(partial: Path, output: Path) -> None:

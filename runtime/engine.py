@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from inferc.errors import RequestError
-from inferc.runtime.artifact import Manifest, check_digests, read_manifest
+from inferc.runtime.artifact import Manifest, check_digests, read_manifest, select_target
 from inferc.runtime.chat import ChatTemplate, Message, load_chat_template
 from inferc.runtime.checks import is_count, require
 from inferc.runtime.engine_core import EngineCore
@@ -194,6 +194,7 @@ def load(
         require(name, value, "None or an integer of at least 1", value is None or is_count(value))
     folder = Path(path)
     manifest = read_manifest(folder)
+    select_target(manifest)  # refuses a foreign artifact before its gigabytes are read
     if check:
         check_digests(folder, manifest)
     tokenizer = load_tokenizer(folder, manifest)

@@ -39,10 +39,9 @@ def edit(folder: Path, change: Callable[[dict], object]) -> None:
 
 def test_round_trip(toy_artifact: Path) -> None:
     manifest = read_manifest(toy_artifact)
-    assert (
-        replace(manifest, files={}, targets=(replace(manifest.targets[0], sha256=""),)).to_json()
-        == toy_manifest().to_json()
-    )
+    target = replace(manifest.targets[0], sha256="")
+    bare = replace(manifest, files={}, sha256="", targets=(target,))
+    assert bare.to_json() == toy_manifest().to_json()
     assert manifest.targets[0].sha256 == manifest.files["cpu/step.so"]
     assert set(manifest.files) >= {"cpu/step.so", "tokenizer.json", "weights/packed.safetensors"}
     assert manifest.to_json() == (toy_artifact / "manifest.json").read_text()
@@ -103,6 +102,39 @@ def test_damage_is_found(copy: Path) -> None:
     weights.unlink()
     with pytest.raises(ArtifactError, match="lists this file, but it is missing"):
         check_digests(copy, manifest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["memory"].update(arena_bytes=32),
+        lambda data: data["weights"]["tensors"][0].update(nbytes=0),
+        lambda data: data["tokens"].update(eos=[]),
+        lambda data: data.update(novelty=1),
+        lambda data: data["files"].popitem(),
+    ],
+)
+def test_damage_of_the_manifest_is_found(copy: Path, change: Callable[[dict], object]) -> None:
+    """A wrong size in it would be memory overwritten, not an error."""
+    edit(copy, change)
+    with pytest.raises(ArtifactError, match=r"manifest\.json: the file is damaged"):
+        check_digests(copy, read_manifest(copy))
+    with pytest.raises(ArtifactError, match=r"manifest\.json: the file is damaged"):
+        add_file(copy, "verification.json", b"{}")
+    assert not (copy / "verification.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("model", "vocab_size"), ("limits", "step_tokens"), ("limits", "sequences"),
+        ("limits", "context_tokens"), ("kv", "page_tokens"), ("memory", "arena_bytes"),
+    ],
+)  # fmt: skip
+def test_sizes_have_a_least_value(copy: Path, table: str, key: str) -> None:
+    edit(copy, lambda data: data[table].update({key: -1}))
+    with pytest.raises(ArtifactError, match=rf"{table}\.{key}: expected at least [01], found -1"):
+        read_manifest(copy)
 
 
 def test_paths_stay_inside(tmp_path: Path) -> None:

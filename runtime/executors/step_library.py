@@ -1,6 +1,8 @@
 """The generated step library, through ctypes. Mirrors `codegen/include/inferc/step_abi.h`."""
 
 import ctypes
+import os
+import weakref
 from pathlib import Path
 
 from inferc.errors import ArtifactError, InfercError
@@ -48,6 +50,9 @@ class StepLibrary:
     def __init__(self, path: Path, threads: int) -> None:
         self._library = _load(path)
         self._pool: int | None = self._library.inferc_pool_create(threads)
+        self._process = os.getpid()
+        # Also ends the workers of an engine that is dropped without being closed.
+        self._end = weakref.finalize(self, _end_pool, self._library, self._pool, self._process)
         if not self._pool:
             raise InfercError(
                 f"Could not start {threads} worker threads for the step; ask for fewer (threads)."
@@ -55,8 +60,13 @@ class StepLibrary:
 
     def run(self, args: StepArgs, decode: bool) -> None:
         """Run one step; the interpreter's lock is free meanwhile."""
-        if self._pool is None:
+        if not self._end.alive:
             raise InfercError("The engine has been closed; load the artifact again.")
+        if self._process != os.getpid():
+            raise InfercError(
+                "The engine was loaded before this process was forked, and its worker threads"
+                " stayed behind; load the artifact in the process that uses it."
+            )
         step = self._library.inferc_step_decode if decode else self._library.inferc_step_prefill
         code = step(self._pool, ctypes.byref(args))
         if code != 0:
@@ -67,10 +77,14 @@ class StepLibrary:
             )
 
     def close(self) -> None:
-        """Stop the workers."""
-        if self._pool:
-            self._library.inferc_pool_destroy(self._pool)
-            self._pool = None
+        """Stop the workers; safe to call twice."""
+        self._end()
+
+
+def _end_pool(library: ctypes.CDLL, pool: int | None, process: int) -> None:
+    """A forked process has the memory of the pool but not its threads: nothing to end there."""
+    if pool and process == os.getpid():
+        library.inferc_pool_destroy(pool)
 
 
 def _name(path: Path) -> str:

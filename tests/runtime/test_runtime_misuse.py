@@ -1,8 +1,13 @@
 """What callers get wrong is refused by name, and the engine goes on as if it had not been asked."""
 
+import ctypes
+import gc
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -156,6 +161,50 @@ def test_a_closed_engine_says_so(toy_artifact: Path) -> None:
     ):
         with pytest.raises(InfercError, match="has been closed"):
             attempt()
+
+
+def test_an_engine_takes_its_threads_along(toy_artifact: Path) -> None:
+    """Closed, closed twice, or only dropped."""
+    closed = load(toy_artifact, threads=3)
+    library = closed.executor._library._library
+    pools = ctypes.c_int32.in_dll(library, "toy_live_pools")
+    before = pools.value
+    closed.close()
+    closed.close()
+    assert pools.value == before - 1
+    dropped = load(toy_artifact, threads=3)
+    dropped.generate("Hi", max_tokens=2)
+    assert pools.value == before
+    del dropped
+    gc.collect()
+    assert pools.value == before - 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_engine_says_so(toy_artifact: Path) -> None:
+    """Worker threads stay in the parent: a step in the child would wait for them for ever."""
+    code = """
+import os, signal, sys
+from inferc.errors import InfercError
+from inferc.runtime.engine import load
+engine = load(sys.argv[1], threads=2)
+before = engine.generate("Hi", max_tokens=3)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        engine.generate("Hi", max_tokens=3)
+    except InfercError as error:
+        engine.close()
+        with load(sys.argv[1], threads=2) as own:
+            same = own.generate("Hi", max_tokens=3)[0].token_ids == before[0].token_ids
+        os._exit(7 if same and "forked" in str(error) else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert engine.generate("Hi", max_tokens=3)[0].token_ids == before[0].token_ids
+engine.close()
+"""
+    subprocess.run([sys.executable, "-c", code, str(toy_artifact)], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", ["threads", "chunk_tokens", "kv_budget_bytes"])

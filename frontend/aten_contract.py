@@ -86,16 +86,57 @@ aten("aten.sum.dim_IntList", "aten.sum.default")(_reduction("sum"))
 aten("aten.amax.default")(_reduction("amax"))
 
 
+@aten("aten.std.dim", "aten.std.correction")
+def _std(
+    e: Emitter,
+    x: Value,
+    axes: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Scalar | None = None,
+) -> Value:
+    """Standard deviation, without the correction for samples."""
+    if correction not in (None, 0) or (correction is None and unbiased is not False):
+        raise unsupported("a standard deviation with the correction for samples is not supported.")
+    over = tuple(a % rank(x) for a in (axes or range(rank(x))))
+    centred = e.op("core.sub", x, e.op("core.mean", x, axes=over, keepdim=True))
+    squared = e.op("core.square", centred)
+    return e.op("core.sqrt", e.op("core.mean", squared, axes=over, keepdim=keepdim))
+
+
 @aten("aten.softmax.int", "aten._softmax.default")
 def _softmax(e: Emitter, x: Value, axis: int, *_: Any, **__: Any) -> Value:
     return e.op("core.softmax", e.cast(x, e.result.dtype), axis=axis % rank(x))
 
 
+@aten("aten.index_select.default")
+def _index_select(e: Emitter, x: Value, axis: int, indices: Value) -> Value:
+    if axis % rank(x) != 0 or rank(x) != 2:
+        raise unsupported("selecting anything but rows of a matrix is not supported.")
+    return e.op("core.embedding", x, indices)
+
+
+def _places(e: Emitter, x: Value, axis: int, indices: Value) -> Value:
+    """Elements of an axis at places known beforehand."""
+    op = indices.producer
+    values = op.attrs["values"] if op is not None and op.name == "core.constant" else None
+    if not isinstance(values, tuple) or rank(indices) != 1:
+        raise unsupported("indexing by anything but one integer tensor is not supported.")
+    size = tensor(x).shape[axis]
+    starts = [v if v >= 0 else size + v for v in values]  # type: ignore[operator]
+    pieces = [e.slice(x, axis, s, s + 1) for s in starts]
+    return pieces[0] if len(pieces) == 1 else e.op("core.concat", *pieces, axis=axis)
+
+
 @aten("aten.index.Tensor")
 def _index(e: Emitter, x: Value, indices: list[Value | None]) -> Value:
-    """Row selection by one index tensor on the first axis; the rest is data-dependent."""
-    if len(indices) != 1 or indices[0] is None or not tensor(indices[0]).dtype.startswith("i"):
+    """Selection by one index tensor: rows of a matrix, or places known beforehand."""
+    given = [(axis, v) for axis, v in enumerate(indices) if v is not None]
+    if len(given) != 1 or not tensor(given[0][1]).dtype.startswith("i"):
         raise unsupported("indexing by anything but one integer tensor is not supported.")
+    if given[0][0] > 0:
+        return _places(e, x, *given[0])
     if rank(x) == 2:
         return e.op("core.embedding", x, indices[0])
     raise unsupported("indexing a tensor that is not a matrix is not supported.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 from inferc.frontend.aten_table import (
@@ -9,6 +11,7 @@ from inferc.frontend.aten_table import (
     Scalar,
     aten,
     bound_or_none,
+    known_number,
     promoted,
     unsupported,
 )
@@ -32,7 +35,14 @@ _UNARY = {
     "silu": "silu",
     "square": "square",
 }
-_ARITHMETIC = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum"}
+_ARITHMETIC = {
+    "mul": "mul",
+    "multiply": "mul",
+    "div": "div",
+    "divide": "div",
+    "maximum": "maximum",
+    "minimum": "minimum",
+}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGICAL = {
     "logical_and": "logical_and",
@@ -127,6 +137,34 @@ def _pow(e: Emitter, x: Value | Scalar, exponent: Value | Scalar) -> Value:
         if exponent == 3:  # torch computes x * x * x
             return e.op("core.mul", e.op("core.square", base), base)
     return e.op("core.pow", e.value(x, dtype), e.value(exponent, dtype))
+
+
+@aten("aten.broadcast_tensors.default")
+def _broadcast_tensors(e: Emitter, tensors: list[Value]) -> tuple[Value, ...]:
+    return tuple(e.broadcast(v, s) for v, s in zip(tensors, e.out_shapes, strict=True))
+
+
+@aten("aten.erfinv.default")
+def _erfinv(e: Emitter, x: Value) -> Value:
+    """Of a number known beforehand: the quantile of the normal distribution."""
+    number = known_number(x)
+    if number is None:
+        raise unsupported("the inverse of erf of computed values is not supported.")
+    quantile = NormalDist().inv_cdf((number + 1) / 2) / math.sqrt(2)
+    return e.broadcast(e.scalar(quantile, e.result.dtype), e.result.shape)
+
+
+aten("aten.max.other")(_arithmetic("maximum"))
+aten("aten.min.other")(_arithmetic("minimum"))
+
+
+@aten("aten.expm1.default")
+def _expm1(e: Emitter, x: Value) -> Value:
+    """(exp(x) + 1) * tanh(x / 2), which is exact near zero as well."""
+    dtype = e.result.dtype
+    x = e.cast(x, dtype)
+    half = e.op("core.tanh", e.op("core.mul", x, e.scalar(0.5, dtype)))
+    return e.op("core.mul", e.op("core.add", e.op("core.exp", x), e.scalar(1, dtype)), half)
 
 
 @aten("aten.gelu.default")

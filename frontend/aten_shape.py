@@ -13,6 +13,8 @@ from inferc.ir.dims import Dim, Size
     "aten.view.default",
     "aten._unsafe_view.default",
     "aten.reshape.default",
+    "aten.reshape_as.default",
+    "aten.view_as.default",
     "aten.unsqueeze.default",
     "aten.squeeze.dim",
     "aten.squeeze.dims",
@@ -54,10 +56,10 @@ def _slice(
 ) -> Value:
     axis %= rank(x)
     size = tensor(x).shape[axis]
-    return e.slice(x, axis, _index(start, 0, size), _index(stop, size, size), step)
+    return e.slice(x, axis, slice_bound(start, 0, size), slice_bound(stop, size, size), step)
 
 
-def _index(index: Any, default: Size, size: Size) -> Size:
+def slice_bound(index: Any, default: Size, size: Size) -> Size:
     """A slice bound as a size within the axis."""
     if index is None:
         return default
@@ -73,7 +75,7 @@ def _index(index: Any, default: Size, size: Size) -> Size:
 @aten("aten.select.int")
 def _select(e: Emitter, x: Value, axis: int, index: int) -> Value:
     axis %= rank(x)
-    start = _index(index, 0, tensor(x).shape[axis])
+    start = slice_bound(index, 0, tensor(x).shape[axis])
     return e.reshape(e.slice(x, axis, start, start + 1), e.result.shape)
 
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from inferc.errors import CompileError
 from inferc.ir.card import AttrValue
 from inferc.ir.core import Builder, Value
@@ -131,7 +133,20 @@ def promoted(*items: Value | Scalar) -> str:
     return best
 
 
-def bound_or_none(limit: Scalar | None) -> Scalar | None:
+def known_number(value: Value) -> float | None:
+    """The number that a value of one element is, if it is computed from constants alone."""
+    op = value.producer
+    if op is None or op.name == "param" or tensor(value).elements != 1:
+        return None
+    if op.name in ("core.reshape", "core.broadcast_to", "core.cast"):
+        return known_number(op.operands[0])
+    operands = [known_number(v) for v in op.operands]
+    if any(n is None for n in operands):
+        return None
+    return float(op.card.reference(*map(np.float64, operands), **op.attrs).item())
+
+
+def bound_or_none(limit: Value | Scalar | None) -> Value | Scalar | None:
     """A clamp limit, or None where it limits nothing."""
     return None if limit is None or math.isinf(limit) else limit
 

@@ -56,6 +56,8 @@ _DESCRIPTIVE: dict[str, tuple[Any, ...]] = {
     "use_parallel_block": (True,),
     "use_parallel_embedding": (True,),
 }
+# Where a config says how long a sequence may be.
+_LIMITS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 # Older names that files give beside the new one; harmless where both say the same.
 _RESTATED = {"hidden_act": "hidden_activation"}
 # Read by the rope machinery that all config classes with `rope_parameters` share.
@@ -88,8 +90,8 @@ def build(config: Mapping[str, Any]) -> PreTrainedConfig:
 
 def context_limit(config: PreTrainedConfig) -> int | None:
     """The longest sequence that the model was made for, if its config says."""
-    limit = getattr(config, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) else None
+    limits = (getattr(config, name, None) for name in _LIMITS)
+    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def _check_fields(

@@ -13,7 +13,14 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from inferc.errors import CompileError
-from inferc.frontend import aten_contract, aten_elementwise, aten_hooks, aten_shape
+from inferc.frontend import (
+    aten_complex,
+    aten_contract,
+    aten_elementwise,
+    aten_hooks,
+    aten_shape,
+    aten_write,
+)
 from inferc.frontend.aten_table import ATEN, Emitter
 from inferc.ir.card import TypeMismatch, card
 from inferc.ir.core import Builder, Func, Module, Op, Value
@@ -22,7 +29,8 @@ from inferc.ir.location import ModuleLoc
 from inferc.ir.types import TensorType
 
 __all__ = ["Graphed", "Translator", "plain_name", "to_module"]
-_FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_shape)  # importing fills the table
+# Importing these fills the table.
+_FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_shape, aten_write)
 
 _WRAPPER = "model_"  # attribute of the wrapper module that holds the model
 _CONSTANT_ELEMENTS_MAX = 4096
@@ -36,6 +44,7 @@ _DTYPES = {
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.bool: "bool",
+    torch.complex64: "f32",  # of each part
 }
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _GETITEM = "<built-in function getitem>"
@@ -148,6 +157,8 @@ class Translator:
         value = self.program.constants[spec.target]
         name = plain_name(spec.target)
         path, _, leaf = name.rpartition(".")
+        if value.is_complex():
+            raise CompileError(f"the buffer {name} has complex numbers, which are not supported.")
         if value.numel() > _CONSTANT_ELEMENTS_MAX:
             raise CompileError(
                 f"the buffer {name} has {value.numel()} computed elements; at most "
@@ -166,7 +177,7 @@ class Translator:
         for node in self.graph.nodes:
             if node.op == "call_function" and not self._is_size(node):
                 name = str(node.target)
-                if name not in ATEN and name != _GETITEM:
+                if name not in ATEN and name not in aten_complex.COMPLEX and name != _GETITEM:
                     unknown.setdefault(name, node)
         if unknown:
             first, node = next(iter(unknown.items()))
@@ -195,6 +206,8 @@ class Translator:
             e.out_shapes = tuple(self._type(v).shape for v in value)
         args, kwargs = self._arguments(node.args), self._arguments(node.kwargs)
         try:
+            if aten_complex.is_complex(name, args):
+                return aten_complex.call(e, name, args, kwargs)
             result = ATEN[name](e, *args, **kwargs)
         except (CompileError, TypeMismatch) as error:
             where = f"{loc.path} ({loc.cls}, {loc.source})"

@@ -20,6 +20,7 @@ from transformers.modeling_utils import AttentionInterface
 from inferc.errors import CompileError
 
 IMPLEMENTATION = "inferc"
+ADDITIVE = "inferc_additive"  # the mask of models whose attention is not part of the interface
 
 # Arguments of the attention interface that do not change what full-sequence attention computes.
 _NEUTRAL_ARGUMENTS = frozenset(
@@ -135,6 +136,13 @@ def _mask(
     return mask_op(like, batch_size, q_length, kind, parts.get("window", 0), parts.get("chunk", 0))
 
 
+def _additive_mask(dtype: torch.dtype = torch.float32, **arguments: Any) -> Tensor:
+    """The mask as transformers' own eager attention wants it: added to the scores."""
+    seen = _mask(**arguments)
+    hidden = torch.finfo(dtype).min
+    return torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), hidden, dtype=dtype))
+
+
 def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
     """The parts of a transformers mask function, read from its closure."""
     name = function.__qualname__
@@ -175,4 +183,5 @@ def register() -> None:
     """Register the interface functions under the name `inferc`."""
     AttentionInterface.register(IMPLEMENTATION, _attention)
     AttentionMaskInterface.register(IMPLEMENTATION, _mask)
+    AttentionMaskInterface.register(ADDITIVE, _additive_mask)
     ExpertsInterface.register(IMPLEMENTATION, _experts)

@@ -8,6 +8,8 @@ capture process.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +21,12 @@ from torch._dynamo.exc import UserError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from inferc.errors import CompileError
@@ -48,8 +55,13 @@ class _Forward(nn.Module):
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits `[B, S, V]`."""
-        output = self.model_(input_ids=ids, position_ids=positions, use_cache=False)
-        return output.logits
+        parameters = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in parameters
+        self.takes_cache = "use_cache" in parameters
+        options: dict[str, Any] = {"position_ids": positions} if self.takes_positions else {}
+        if self.takes_cache:
+            options["use_cache"] = False
+        return self.model_(input_ids=ids, return_dict=True, **options).logits
 
 
 def build_model(config: PreTrainedConfig) -> PreTrainedModel:
@@ -58,7 +70,7 @@ def build_model(config: PreTrainedConfig) -> PreTrainedModel:
     name = capture_hooks.IMPLEMENTATION
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _from_config(config, name)
+        model = _from_config(config)
     model.eval().requires_grad_(False)
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
@@ -67,18 +79,20 @@ def build_model(config: PreTrainedConfig) -> PreTrainedModel:
     return model
 
 
-def _from_config(config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-    try:
-        return AutoModelForCausalLM.from_config(
-            config, attn_implementation=attention, dtype=torch.float32
-        )
-    except KeyError as error:
-        if error.args != (attention,):
-            raise
-        raise CompileError(
-            f"the attention of model_type {config.model_type} does not take part in transformers' "
-            "attention interface, so it cannot be captured as one operation."
-        ) from error
+def _from_config(config: PreTrainedConfig) -> PreTrainedModel:
+    """Build the model; attention that is not part of the interface is captured op by op."""
+    class_ = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    whole = hasattr(sys.modules[class_.__module__], "ALL_ATTENTION_FUNCTIONS")
+    model = AutoModelForCausalLM.from_config(
+        config,
+        attn_implementation=capture_hooks.IMPLEMENTATION if whole else "eager",
+        dtype=torch.float32,
+    )
+    if not whole:
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                module.config._attn_implementation = capture_hooks.ADDITIVE
+    return model
 
 
 def _rebuild_buffers(model: PreTrainedModel) -> None:

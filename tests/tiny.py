@@ -3,7 +3,8 @@
 `CASES[name]` is a configuration; `config(name)` is its config.json; `model(name)` the transformers
 model in float32, eager attention, random weights (norms and biases too); `save(name, folder)`
 writes a Hugging Face directory with tokenizer; `logits(name, ids)` are the reference logits.
-Everything is deterministic by the name.
+Everything is deterministic by the name. A name that is no case here is a model type of
+`tests.architectures`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tests import architectures
+from tests.tiny_experts import EXPERT_CASES
 
 VOCAB = 384
 CONTEXT = 512
@@ -172,8 +176,17 @@ ARCHITECTURES = (
 
 
 def config(name: str) -> dict[str, Any]:
+def case_of(name: str) -> Case:
+    """A case of this file; any other model type as `tests.architectures` declares it."""
+    if name in CASES:
+        return CASES[name]
+    return Case(name, context_tokens=architectures.CONTEXT_TOKENS.get(name))
+
+
     """config.json of a case, spelled as the case spells it."""
     case = CASES[name]
+    if name not in CASES:
+        return architectures.config(name)
     fields = _SIZES | _TOKENS | case.fields
     dropped = [k for k, v in case.fields.items() if v is None and k in _SIZES]
     return {"model_type": case.model_type} | {k: v for k, v in fields.items() if k not in dropped}

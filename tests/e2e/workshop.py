@@ -31,14 +31,14 @@ class Workshop:
     def _source(self, name: str, dtype: str = "float32") -> Path:
         """A tiny case as a Hugging Face directory; its capture is put into the cache."""
         folder = tiny.save(name, self.folder / "sources" / dtype / name, dtype=dtype)
-        warm(folder, tiny.CASES[name].context_tokens, CACHE)
+        warm(folder, tiny.case_of(name).context_tokens, CACHE)
         return folder
 
     def _artifact(self, name: str, dtype: str = "float32", **options: Any) -> Path:
         """A tiny case, compiled."""
         label = "-".join([name, dtype, *(f"{k}={v}" for k, v in sorted(options.items()))])
         output = self.folder / "artifacts" / label
-        context = tiny.CASES[name].context_tokens
+        context = tiny.case_of(name).context_tokens
         inferc.compile(self.source(name, dtype), output, context_tokens=context, **options)
         return output
 
@@ -51,7 +51,7 @@ class Workshop:
 
 def ids_of(name: str, length: int | None = None) -> list[int]:
     """A random prompt, as long as the case allows."""
-    longest = tiny.CASES[name].context_tokens or LENGTH
+    longest = tiny.case_of(name).context_tokens or LENGTH
     return [int(t) for t in tiny.ids(name, 1, min(length or LENGTH, longest))[0]]
 
 

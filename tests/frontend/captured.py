@@ -24,7 +24,7 @@ def _capture(request_json: str) -> tuple[str, CaptureFacts]:
 
 def captured(name: str) -> tuple[Module, CaptureFacts]:
     """A tiny case as IR (a fresh module each time) and its facts."""
-    request = CaptureRequest(tiny.config(name), tiny.CASES[name].context_tokens)
+    request = CaptureRequest(tiny.config(name), tiny.case_of(name).context_tokens)
     text, facts = _capture(request.to_json())
     return parse_module(text), facts
 

@@ -21,7 +21,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests import architectures
-from tests.tiny_experts import EXPERT_CASES
 
 VOCAB = 384
 CONTEXT = 512

@@ -38,6 +38,7 @@ _UNARY: dict[str, str] = {
     "core.erf": "erf({0})",
     "core.relu": "max({0}, splat(0.0f))",
     "core.silu": "silu({0})",
+    "core.softplus": "softplus({0})",
     "core.square": "{0} * {0}",
     "core.logical_not": "splat(1.0f) - {0}",
 }

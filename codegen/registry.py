@@ -9,12 +9,14 @@ from inferc.codegen.kernels.linear import GLU_LINEAR, LINEAR
 from inferc.codegen.kernels.plain_row import PLAIN_ROW
 from inferc.codegen.kernels.rope_append import ROPE_APPEND
 from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
+from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
 from inferc.errors import CompileError
 from inferc.ir.text import print_func
 
 KERNELS: tuple[KernelDef, ...] = (
-    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, TVM_ROW, PLAIN_ROW,
+    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, STATE, TVM_ROW,
+    PLAIN_ROW,
 )  # fmt: skip
 _BY_NAME = {definition.name: definition for definition in KERNELS}
 

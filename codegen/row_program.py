@@ -32,8 +32,11 @@ SOURCES = frozenset({"core.constant", "core.iota"})
 LOWERED = ELEMENTWISE | REDUCTIONS | VIEWS | JOINS | SOURCES
 _COSTLY = frozenset(
     f"core.{n}"
-    for n in ("exp", "log", "tanh", "sigmoid", "erf", "silu", "gelu", "cos", "sin", "pow", "div")
-)
+    for n in (
+        "exp", "log", "tanh", "sigmoid", "erf", "silu", "softplus", "gelu", "cos", "sin", "pow",
+        "div",
+    )
+)  # fmt: skip
 # Rows kept between loops live on the stack of a worker.
 LOCAL_BYTES = 1 << 17
 _ANY_SIZE = 1 << 30

@@ -11,14 +11,11 @@ from inferc.codegen.units import Units
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Size
-from inferc.ir.types import CacheType, TensorType
+from inferc.ir.types import CacheType, Memory, StateType, TensorType
 from inferc.passes.analysis.barriers import barriers
 from inferc.passes.plan_memory import ALIGNMENT_BYTES
+from inferc.passes.step_arguments import STEP_ARGUMENTS
 
-INPUTS = (
-    "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
-    "logit_indices",
-)  # fmt: skip
 _SYMBOLS = {"T": "a.tokens", "R": "a.sequences", "L": "a.logit_rows", "P": "a.table_stride"}
 
 
@@ -51,6 +48,7 @@ class StepParams:
     table_pages: int
     weights: int
     caches: int
+    states: int
     worker_scratch: tuple[str, ...]
     shared_scratch: tuple[str, ...]
     phases: tuple[Phase, ...]
@@ -64,6 +62,7 @@ def plan_step(functions: Sequence[Func], units: Units, weights: PackPlan) -> Ste
     return StepParams(
         tuple(sorted(units.by_name)), prefill.symbols["T"].high, prefill.symbols["R"].high,
         prefill.symbols["P"].high, len(weights.items), len(cache_arguments(prefill)),
+        len(state_arguments(prefill)),
         tuple(sorted({s.per_worker for s in scratches} - {"0"})),
         tuple(sorted({s.shared for s in scratches} - {"0"})), phases,
     )  # fmt: skip
@@ -72,6 +71,11 @@ def plan_step(functions: Sequence[Func], units: Units, weights: PackPlan) -> Ste
 def cache_arguments(func: Func) -> list[Value]:
     """The caches in the order of the ABI."""
     return [a for a in func.args if isinstance(a.type, CacheType)]
+
+
+def state_arguments(func: Func) -> list[Value]:
+    """The recurrent states in the order of the ABI."""
+    return [a for a in func.args if isinstance(a.type, StateType)]
 
 
 def size_expression(size: Size) -> str:
@@ -118,9 +122,12 @@ class _Planner:
     def _place_arguments(self) -> None:
         for index, value in enumerate(cache_arguments(self.func)):
             self.places[value] = f"C({index})"
-        plain = [a for a in self.func.args if not isinstance(a.type, CacheType)]
-        for value, name in zip(plain, INPUTS, strict=True):
-            self.places[value] = f"I(a.{name})"
+        for index, value in enumerate(state_arguments(self.func)):
+            self.places[value] = f"S({index})"
+        for value in self.func.args:
+            if not isinstance(value.type, Memory):
+                assert value.hint in STEP_ARGUMENTS, value
+                self.places[value] = f"I(a.{value.hint})"
 
     def _call(self, op: Op, barrier: bool) -> Call:
         group, unit = self.units.of_op[op]
@@ -141,8 +148,8 @@ class _Planner:
 
     def _place_results(self, group: Group) -> None:
         for i, result in enumerate(group.op.results):
-            if isinstance(result.type, CacheType):
-                self.places[result] = self.places[self._cache_operand(group, i)]
+            if isinstance(result.type, Memory):
+                self.places[result] = self.places[self._memory_operand(group, i)]
             elif result is self.logits:
                 self.places[result] = "a.logits"
             else:
@@ -160,8 +167,8 @@ class _Planner:
             )
         return offset
 
-    def _cache_operand(self, group: Group, result: int) -> Value:
-        """The version of the cache that a result is the next version of."""
+    def _memory_operand(self, group: Group, result: int) -> Value:
+        """The version of the cache or state that a result is the next version of."""
         value = group.body.results[result]
         while value.producer is not None:
             value = value.producer.operands[0]

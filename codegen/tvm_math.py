@@ -35,6 +35,9 @@ _ERF_Q = (
 )  # fmt: skip
 
 
+_LOG1P = tuple(1.0 / n for n in range(17, 0, -2))  # of 2 artanh(s), s up to 1/3
+
+
 def const(value: float) -> Expr:
     """A float32 constant."""
     return tirx.FloatImm("float32", value)
@@ -64,6 +67,14 @@ def exp(x: Expr, bind: Bind) -> Expr:
 def sigmoid(x: Expr, bind: Bind) -> Expr:
     """1 / (1 + e^-x)."""
     return const(1.0) / (const(1.0) + exp(const(0.0) - x, bind))
+
+
+def softplus(x: Expr, bind: Bind) -> Expr:
+    """log(1 + e^x), accurate where it is tiny: log(1 + u) is 2 artanh(u / (2 + u))."""
+    u = bind(exp(const(0.0) - tirx.max(x, const(0.0) - x), bind))
+    s = bind(u / (const(2.0) + u))
+    square = bind(s * s)
+    return tirx.max(x, const(0.0)) + const(2.0) * s * _horner(square, _LOG1P)
 
 
 def tanh(x: Expr, bind: Bind) -> Expr:

@@ -34,6 +34,7 @@ _UNARY: dict[str, Callable[[Expr, Bind], Expr]] = {
     "core.erf": tvm_math.erf,
     "core.relu": lambda x, bind: tirx.max(x, tvm_math.const(0.0)),
     "core.silu": lambda x, bind: x * tvm_math.sigmoid(x, bind),
+    "core.softplus": tvm_math.softplus,
     "core.square": lambda x, bind: x * x,
     "core.floor": lambda x, bind: tirx.floor(x),
     "core.logical_not": lambda x, bind: tirx.Not(x),

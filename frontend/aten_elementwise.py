@@ -172,6 +172,14 @@ def _gelu(e: Emitter, x: Value, *, approximate: str = "none") -> Value:
     return e.op("core.gelu", x, approximate=approximate)
 
 
+@aten("aten.softplus.default")
+def _softplus(e: Emitter, x: Value, beta: Scalar = 1, threshold: Scalar = 20) -> Value:
+    """Above the threshold torch returns x, which differs by less than float32 can show."""
+    if beta != 1 or threshold < 15:
+        raise unsupported(f"softplus with beta {beta} and threshold {threshold} is not supported.")
+    return e.op("core.softplus", x)
+
+
 @aten("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
 def _clamp(e: Emitter, x: Value, low: Any = None, high: Any = None, **named: Any) -> Value:
     low = bound_or_none(named.get("min", low))

@@ -18,6 +18,7 @@ from inferc.frontend import (
     aten_contract,
     aten_elementwise,
     aten_hooks,
+    aten_recurrent,
     aten_shape,
     aten_write,
 )
@@ -30,7 +31,7 @@ from inferc.ir.types import TensorType
 
 __all__ = ["Graphed", "Translator", "plain_name", "to_module"]
 # Importing these fills the table.
-_FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_shape, aten_write)
+_FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_recurrent, aten_shape, aten_write)
 
 _WRAPPER = "model_"  # attribute of the wrapper module that holds the model
 _CONSTANT_ELEMENTS_MAX = 4096

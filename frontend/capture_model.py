@@ -30,7 +30,7 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from inferc.errors import CompileError
-from inferc.frontend import capture_hooks
+from inferc.frontend import capture_hooks, capture_recurrent
 
 BATCH_MAX = 1024
 _TRACED_BATCH, _TRACED_LENGTH = 2, 8
@@ -181,7 +181,7 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
     with mode:
         inputs = tuple(torch.zeros(shape, dtype=torch.long) for _ in range(2))
     axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
-    with torch.no_grad(), _tracked(model):
+    with torch.no_grad(), _tracked(model), capture_recurrent.hooked(model):
         program = _export(_Forward(model), inputs, (axes, axes))
     if not _has_inplace_ops(program):  # the common case, and functionalising is the slow part
         return program

@@ -12,9 +12,11 @@ from inferc import __version__
 from inferc.codegen.cache import Cache
 from inferc.codegen.library import LIBRARY_FILE, Generated, write_library
 from inferc.codegen.pack_weights import Progress, write_weights
+from inferc.codegen.step import state_arguments
 from inferc.codegen.toolchain import Compiler
 from inferc.frontend.importer import ImportedModel
-from inferc.ir.core import Op
+from inferc.ir.core import Func, Op
+from inferc.ir.types import StateType
 from inferc.passes.plan_kv import KvPlan as PlannedKv
 from inferc.passes.plan_kv import kv_plan
 from inferc.passes.record import PassRecord
@@ -29,6 +31,7 @@ from inferc.runtime.artifact import (
     ModelFacts,
     PackedTensor,
     PackedWeights,
+    StateEntry,
     TargetEntry,
     TokenFacts,
 )
@@ -113,6 +116,7 @@ def _manifest(package: Package, offsets: tuple[int, ...]) -> Manifest:
         kv=_kv(planned),
         memory=MemoryPlan(generated.memory.arena_bytes, generated.weights.weights_bytes),
         weights=PackedWeights(WEIGHTS_FILE, _tensors(package, offsets)),
+        states=_states(package.model.module.funcs["prefill"]),
     )
 
 
@@ -122,6 +126,15 @@ def _kv(planned: PlannedKv) -> KvPlan:
     )
     return KvPlan(
         planned.page_tokens, planned.dtype, planned.bytes_per_token, planned.page_bytes, caches
+    )
+
+
+def _states(func: Func) -> tuple[StateEntry, ...]:
+    types = {a.hint: a.type for a in state_arguments(func)}
+    return tuple(
+        StateEntry(name, t.shape, t.dtype, t.nbytes)
+        for name, t in types.items()
+        if isinstance(t, StateType)
     )
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from inferc.ir.card import AttrValue, card
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Size, evaluate, substitute, sym
-from inferc.ir.types import CacheType, TensorType, Type
+from inferc.ir.types import Memory, TensorType, Type
 
 FREE = frozenset({"param", "core.constant", "core.reshape"})
 
@@ -132,7 +132,7 @@ def must_move(func: Func) -> Cost:
         if op.name == "param":
             total = total + Cost(bytes_read=_value_reads(op.result))
     for value in func.args:
-        if isinstance(value.type, CacheType):
+        if isinstance(value.type, Memory):
             total = total + _live_kv(value)
         elif value.uses:
             total = total + Cost(bytes_read=value.type.nbytes)
@@ -193,7 +193,7 @@ def _group_reads(op: Op) -> Size:
     assert op.body is not None
     total: Size = 0
     for inside in dict(zip(op.operands, op.body.args, strict=True)).values():
-        if isinstance(inside.type, CacheType):
+        if isinstance(inside.type, Memory):
             total = total + _total(_plain(o).reads[i] for o, i in _cache_ops(inside))
         else:
             total = total + _value_reads(inside)
@@ -203,8 +203,15 @@ def _group_reads(op: Op) -> Size:
 def _group_writes(op: Op) -> Size:
     assert op.body is not None
     total = _total(_nbytes(r.type) for r in op.results)
-    appends = (i for i in op.body.ops if isinstance(i.results[0].type, CacheType))
-    return total + _total(size for inner in appends for size in _plain(inner).writes)
+    return total + _total(_memory_writes(inner) for inner in op.body.ops)
+
+
+def _memory_writes(op: Op) -> Size:
+    """Bytes written to caches and states."""
+    if not any(isinstance(r.type, Memory) for r in op.results):
+        return 0
+    pairs = zip(op.results, _plain(op).writes, strict=True)
+    return _total(size for result, size in pairs if isinstance(result.type, Memory))
 
 
 def _value_reads(value: Value) -> Size:
@@ -237,7 +244,7 @@ def _cache_ops(value: Value) -> Iterator[tuple[Op, int]]:
         versions: list[Value] = []
         if body is None:
             yield use.op, use.index
-            versions = [r for r in use.op.results if isinstance(r.type, CacheType)]
+            versions = [r for r in use.op.results if isinstance(r.type, Memory)]
         else:
             inner = body.args[use.index]
             yield from _cache_ops(inner)
@@ -249,20 +256,22 @@ def _cache_ops(value: Value) -> Iterator[tuple[Op, int]]:
 
 def _first_version(value: Value) -> Value | None:
     """The argument that a cache is a version of; None for other values."""
-    while value.producer is not None and isinstance(value.type, CacheType):
-        value = next(v for v in value.producer.operands if isinstance(v.type, CacheType))
-    return value if isinstance(value.type, CacheType) else None
+    while value.producer is not None and isinstance(value.type, Memory):
+        value = next(v for v in value.producer.operands if isinstance(v.type, Memory))
+    return value if isinstance(value.type, Memory) else None
 
 
 def _live_kv(value: Value) -> Cost:
-    """Each entry of a cache once: new tokens are written, those of before the step are read."""
+    """Each entry of a cache once: new tokens are written, those of before the step are read.
+
+    The states of the step's sequences are read and written once.
+    """
     read: Size = 0
     written: Size = 0
     for op, index in _cache_ops(value):
-        if isinstance(op.results[0].type, CacheType):
-            written = written + _plain(op).writes[0]
-        else:
-            read = _plain(op).reads[index]
+        written = written + _memory_writes(op)
+        size = _plain(op).reads[index]
+        read = size if size != 0 else read
     return Cost(bytes_read=_of_history(read), bytes_written=written)
 
 

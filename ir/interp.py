@@ -18,11 +18,11 @@ from inferc.ir.blocks import dequantize
 from inferc.ir.card import AttrValue
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Dim, Size, evaluate
-from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
+from inferc.ir.types import Memory, TensorType, Type, numpy_dtype
 from inferc.ir.weights import weight_ops
 
 Params = Callable[[str, Type], np.ndarray]
-Array = Any  # an ndarray, or the pair of pools of a cache
+Array = Any  # an ndarray (of a state: its pool), or the pair of pools of a cache
 
 
 class InterpretError(ValueError):
@@ -91,7 +91,7 @@ class _Interpreter:
         return self._op(op, [self._read(v) for v in op.operands])[value.index]
 
     def _bind(self, arg: Value, array: Array) -> None:
-        if isinstance(arg.type, CacheType):
+        if isinstance(arg.type, Memory):
             return
         if len(array.shape) != arg.type.rank:
             raise InterpretError(f"%{arg.hint}: expected {arg.type}, got shape {array.shape}")
@@ -131,7 +131,7 @@ class _Interpreter:
         return [self._fit(op, r, a) for r, a in zip(op.results, results, strict=True)]
 
     def _fit(self, op: Op, value: Value, array: Array) -> Array:
-        if isinstance(value.type, CacheType):
+        if isinstance(value.type, Memory):
             return array
         expected = tuple(evaluate(s, self.bindings) for s in value.type.shape)
         if array.shape != expected:

@@ -8,7 +8,7 @@ from inferc.ir.card import AttrValue
 from inferc.ir.dims import Size, parse_size
 from inferc.ir.lexer import ParseError, Token, caret, tokens
 from inferc.ir.location import DerivedLoc, FusedLoc, Location, ModuleLoc
-from inferc.ir.types import CacheType, TensorType, Type
+from inferc.ir.types import CacheType, StateType, TensorType, Type
 
 
 class Reader:
@@ -65,6 +65,8 @@ class Reader:
         self.next(text="[")
         if dtype == "cache":
             return self.cache_type()
+        if dtype == "state":
+            return self.state_type()
         shape: list[Size] = []
         while not self.accept("]"):
             shape.append(self.size(",", "]"))
@@ -92,6 +94,16 @@ class Reader:
         self.next(text="]")
         kv_heads, k_dim, v_dim = sizes
         return CacheType(kv_heads, k_dim, v_dim, dtype, options["page"], options["window"])
+
+    def state_type(self) -> StateType:
+        """Read what follows `state[`."""
+        sizes: list[int] = []
+        while self.peek.kind == "number":
+            sizes.append(self.integer())
+            self.next(text=",")
+        dtype = self.next("word")
+        self.next(text="]")
+        return StateType(tuple(sizes), dtype)
 
     def integer(self) -> int:
         """Read a whole number."""

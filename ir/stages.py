@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inferc.errors import CompileError
 from inferc.ir.card import CARDS
 from inferc.ir.core import Func, Module, Op
+from inferc.ir.ops.recurrent import WHOLE
 from inferc.ir.problem import Problem
 
 _CORE = frozenset(name for name in CARDS if name.startswith("core.")) | {"param"}
@@ -33,13 +34,15 @@ STAGES = {
         Stage(
             "tensor",
             "As captured: core ops, and the nn ops that a frontend keeps whole.",
-            _CORE | {"nn.attention", "nn.mask", "nn.layer_norm", "nn.rms_norm"},
+            _CORE
+            | {"nn.attention", "nn.mask", "nn.layer_norm", "nn.rms_norm", "nn.experts"}
+            | set(WHOLE),
         ),
         Stage("nn", "Patterns raised; still one plain function.", _CORE | _NN - {"nn.mask"}),
         Stage(
             "serve",
             "Flattened to tokens; state is a value.",
-            _CORE | _SERVE | _NN - {"nn.mask", "nn.attention"},
+            _CORE | _SERVE | _NN - {"nn.mask", "nn.attention", *WHOLE},
         ),
         Stage("fused", "A short list of groups; reshapes are views.", _VIEWS),
         Stage("planned", "Kernels and arena offsets are chosen.", _VIEWS, True, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Union
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import numpy as np
 from inferc.ir.blocks import FORMATS
 from inferc.ir.dims import Size, product, substitute
 
-Type = Union["TensorType", "CacheType"]
+Type = Union["TensorType", "CacheType", "StateType"]
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 INTEGERS = ("i64", "i32", "i8", "u8")
@@ -114,8 +115,31 @@ class CacheType:
         return f"cache[{self.kv_heads}, {self.k_dim}, {self.v_dim}, {self.dtype}{extra}]"
 
 
+@dataclass(frozen=True)
+class StateType:
+    """What a recurrent op remembers of a sequence, of fixed size: a pool `[slots][*shape]`.
+
+    Every sequence being served has a slot; at position 0 its state counts as zero.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one sequence takes."""
+        return prod(self.shape) * _NUMPY[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        return f"state[{', '.join(map(str, (*self.shape, self.dtype)))}]"
+
+
+Memory = CacheType | StateType
+"""Types of values that are used linearly and updated in place by planned code."""
+
+
 def substitute_type(type_: Type, replacements: Mapping[str, Size]) -> Type:
     """Replace symbols in the shape of a tensor type."""
-    if isinstance(type_, CacheType):
+    if isinstance(type_, Memory):
         return type_
     return type_.with_shape(tuple(substitute(s, replacements) for s in type_.shape))

@@ -1,4 +1,4 @@
-"""Caches are values used linearly: each version is written once, and only its newest one is read.
+"""Caches and states are used linearly: a version is written once, only the newest one is read.
 
 %kv_0 ── append ──> %kv ── append ──> %kv_1 ── return
          reads of %kv_0 end here │    reads of %kv end here
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inferc.ir.core import Func, Op, Value
-from inferc.ir.types import CacheType
+from inferc.ir.types import Memory
 
 Found = tuple[str, str, Op | None]  # rule, message, op
 
 
 def writes(op: Op, index: int) -> bool:
-    """Whether operand `index` of `op` is a cache that the op makes a new version of."""
-    if not isinstance(op.operands[index].type, CacheType):
+    """Whether operand `index` of `op` is a cache or state that the op makes a new version of."""
+    if not isinstance(op.operands[index].type, Memory):
         return False
     if op.body is None:
         return op.card.stateful
@@ -26,17 +26,17 @@ def writes(op: Op, index: int) -> bool:
 
 def cache_problems(func: Func, *, returned: bool = True) -> Iterator[Found]:
     """Broken rules of linear use in a function (and in the bodies of its groups)."""
-    newest = {arg: arg for arg in func.args if isinstance(arg.type, CacheType)}
+    newest = {arg: arg for arg in func.args if isinstance(arg.type, Memory)}
     written: dict[Value, Op] = {}
     for op in func.ops:
         for i, value in enumerate(op.operands):
-            if isinstance(value.type, CacheType) and value in written:
+            if isinstance(value.type, Memory) and value in written:
                 message = f"%{value.hint} was replaced by {written[value].name} above"
                 yield "cache-linear", message, op
             elif writes(op, i):
                 written[value] = op
         for result in op.results:
-            if isinstance(result.type, CacheType):
+            if isinstance(result.type, Memory):
                 yield from _follow(op, result, newest)
         if op.body is not None:
             for rule, message, _ in cache_problems(op.body, returned=False):
@@ -47,7 +47,7 @@ def cache_problems(func: Func, *, returned: bool = True) -> Iterator[Found]:
 def _follow(op: Op, result: Value, newest: dict[Value, Value]) -> Iterator[Found]:
     """Note which argument `result` is a version of."""
     of = [v for i, v in enumerate(op.operands) if writes(op, i) and v.type == result.type]
-    index = [r for r in op.results if isinstance(r.type, CacheType)].index(result)
+    index = [r for r in op.results if r.type == result.type].index(result)
     if index >= len(of):
         yield "cache-linear", f"%{result.hint} is a cache that comes from no operand", op
         return
@@ -65,7 +65,7 @@ def _result_problems(
             yield "cache-returned", message, written[value]
     if not returned:
         return
-    found = [v for v in func.results if isinstance(v.type, CacheType)]
+    found = [v for v in func.results if isinstance(v.type, Memory)]
     expected = list(newest.values())
     if found != expected:
         message = (

@@ -20,7 +20,8 @@ import numpy as np
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Module
 from inferc.ir.interp import Params, run
-from inferc.ir.types import CacheType, TensorType, numpy_dtype
+from inferc.ir.ops.recurrent import WHOLE
+from inferc.ir.types import Memory, TensorType, numpy_dtype
 from inferc.passes.base import Pass
 from inferc.passes.check_inputs import (
     Array,
@@ -140,9 +141,10 @@ def logits(module: Module, prompts: Prompts, params: Params, precision: str = "f
     forward = module.funcs.get("forward")
     if forward is None:
         raise CompileError(f"There is no @forward or @prefill among {', '.join(module.funcs)}.")
-    if any(isinstance(a.type, CacheType) for a in forward.args):
+    if any(isinstance(a.type, Memory) for a in forward.args):
         paged = _Paged(forward, None, prompts, params, precision)
-        return {"forward": paged.run()["prefill"]}
+        whole = any(op.name in (*WHOLE, "nn.attention") for op in forward.ops)
+        return {"forward": paged.alone() if whole else paged.run()["prefill"]}
     return {"forward": _plain(forward, prompts, params, precision)}
 
 
@@ -189,6 +191,13 @@ class _Paged:
             self.step(self.prefill, batch, [n - 1 for n in lengths])
             found["decode"] = self.step(self.decode, batch, [1] * len(lengths))
         return found
+
+    def alone(self) -> list[Array]:
+        """A step for each sequence: some op still takes all rows for one sequence."""
+        lengths = [len(ids) for ids in self.prompts.ids]
+        return self.chunks(
+            [[n * (i == r) for i, n in enumerate(lengths)] for r in range(len(lengths))]
+        )
 
     def chunks(self, chunks: list[list[int]]) -> list[Array]:
         batch = PagedBatch(self.prefill, self.prompts, self.precision)

@@ -12,7 +12,7 @@ import numpy as np
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.interp import run
-from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
+from inferc.ir.types import CacheType, Memory, TensorType, Type, numpy_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PAGE_TOKENS = 4  # page size of caches that have none yet
@@ -128,7 +128,7 @@ def _draw(name: str, type_: Type) -> Array:
 
 
 class PagedBatch:
-    """Sequences with pages and caches, fed step by step to functions of the serve stage."""
+    """Sequences with pages, caches and states, fed step by step to functions of the serve stage."""
 
     def __init__(self, func: Func, prompts: Prompts, precision: str) -> None:
         self.ids, self.done = prompts.ids, [0] * len(prompts.ids)
@@ -138,7 +138,15 @@ class PagedBatch:
         count = columns * len(self.ids) + 1
         order = np.random.default_rng(3).permutation(count)  # pages lie anywhere
         self.tables = order[:-1].reshape(len(self.ids), columns)
-        self.caches = [self._pools(t, count, numpy_dtype(precision)) for t in types]
+        self.state_slots = np.random.default_rng(4).permutation(len(self.ids))
+        dtype = numpy_dtype(precision)
+        memory = [a.type for a in func.args if isinstance(a.type, Memory)]
+        self.caches = [
+            self._pools(t, count, dtype)
+            if isinstance(t, CacheType)
+            else np.full((len(self.ids), *t.shape), np.nan, dtype)
+            for t in memory
+        ]
 
     def _pools(self, type_: CacheType, pages: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
         # Not-a-number in unwritten slots: reading one spoils the logits.
@@ -163,11 +171,12 @@ class PagedBatch:
             "context_lengths": np.array(stops),
             "block_tables": self.tables[list(rows)],
             "logit_indices": np.arange(sum(new)),
+            "state_slots": self.state_slots[list(rows)],
         }
         caches = iter(self.caches)
         return [
             next(caches)
-            if isinstance(arg.type, CacheType)
+            if isinstance(arg.type, Memory)
             else values[arg.hint].astype(numpy_dtype(arg.type.dtype))
             for arg in func.args
         ]

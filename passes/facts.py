@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.dims import sym
-from inferc.ir.types import CacheType, TensorType
+from inferc.ir.ops.recurrent import WHOLE
+from inferc.ir.types import CacheType, StateType, TensorType
 from inferc.ir.weights import weight_ops
 from inferc.passes.rebuild import step_funcs
-
-STEP_ARGUMENTS = (
-    "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
-    "logit_indices",
-)  # fmt: skip
+from inferc.passes.step_arguments import STEP_ARGUMENTS
 
 
 class FactBroken(CompileError):
@@ -98,6 +95,17 @@ def _paged(module: Module) -> Iterator[str]:
         returned = [r for r in func.results if isinstance(r.type, CacheType)]
         if len(caches) != len(returned):
             yield f"@{func.name} takes {len(caches)} caches and returns {len(returned)}"
+
+
+@_fact("states")
+def _states(module: Module) -> Iterator[str]:
+    """Recurrent ops continue from states, which are arguments and results of the step functions."""
+    for func in step_funcs(module):
+        yield from (f"found {_op(func, op)}" for op in func.ops if op.name in WHOLE)
+        states = [a for a in func.args if isinstance(a.type, StateType)]
+        returned = [r for r in func.results if isinstance(r.type, StateType)]
+        if len(states) != len(returned):
+            yield f"@{func.name} takes {len(states)} states and returns {len(returned)}"
 
 
 @_fact("phases")

@@ -6,9 +6,10 @@
 %a = nn.attention(%q, %k, %v)                       the same between reshapes to, from [1, T, ..]
 ```
 
-Legal because the token-parallel analysis has shown that only attention mixes positions and that
-nothing mixes sequences. The result is the graph of ONE sequence of T tokens; page-attention then
-makes attention read its sequence from pages, after which rows of any sequences may share a step.
+Legal because the token-parallel analysis has shown that only attention and recurrent ops mix
+positions and that nothing mixes sequences. The result is the graph of ONE sequence of T tokens;
+page-attention and state-ops then let these read what is kept of their sequence, after which rows of
+any sequences may share a step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inferc.ir.core import Builder, Eliminated, Func, Module, Op, Value
 from inferc.ir.dims import Size, Symbol, sym
 from inferc.ir.location import derive
 from inferc.ir.ops.elementwise import ELEMENTWISE
+from inferc.ir.ops.recurrent import WHOLE
 from inferc.ir.types import TensorType
 from inferc.passes.analysis.token_parallel import (
     Axes,
@@ -190,6 +192,13 @@ class _Flattener:
         made = self.again(op, *batch, *rows[3:])
         return (self.view(op, made[0], (T, *self.rest(op.result))),)
 
+    def recurrent(self, op: Op) -> tuple[Value, ...]:
+        count = len(WHOLE[op.name].rows)
+        operands = [self.operand(op, v) for v in op.operands]
+        rows = [self.view(op, v, (1, *shape_of(v))) for v in operands[:count]]
+        made = self.again(op, *rows, *operands[count:])
+        return (self.view(op, made[0], (T, *self.rest(op.result))),)
+
 
 _CONVERT: dict[str, Callable[[_Flattener, Op], tuple[Value, ...]]] = {
     "core.reshape": _Flattener.reshape,
@@ -202,4 +211,5 @@ _CONVERT: dict[str, Callable[[_Flattener, Op], tuple[Value, ...]]] = {
     "core.concat": _Flattener.along,
     "core.broadcast_to": _Flattener.broadcast_to,
     "nn.attention": _Flattener.attention,
+    **dict.fromkeys(WHOLE, _Flattener.recurrent),
 }

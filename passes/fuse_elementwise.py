@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferc.ir.core import Func, Module, Op
+from inferc.ir.ops.recurrent import SERVED
 from inferc.ir.rewrite import Rewriter
 from inferc.passes.analysis.token_parallel import shape_of
 from inferc.passes.base import Pass, PassContext
@@ -32,6 +33,7 @@ _KINDS = {
     "nn.rope_table": "rope_table",
     "serve.paged_attention": "attention",
     "serve.kv_append": "rope_append",
+    **dict.fromkeys(SERVED, "state"),
     **dict.fromkeys(NORMS, "norm"),
 }
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferc.ir.core import Func, Module, Op, Value
-from inferc.ir.dims import Dim, Size, Symbol, sym
+from inferc.ir.dims import Dim, Size
+from inferc.ir.ops.recurrent import SERVED
 from inferc.ir.rewrite import Rewriter
-from inferc.ir.types import TensorType
 from inferc.passes.analysis.token_parallel import shape_of
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.fusion import bytes_moved
 from inferc.passes.rebuild import step_funcs, substitute_attr
+from inferc.passes.step_arguments import L, step_argument
 
-L = sym("L")
-_MIXING = ("serve.kv_append", "serve.paged_attention")
+_MIXING = ("serve.kv_append", "serve.paged_attention", *SERVED)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LastTokenLogits(Pass):
 def _narrow(func: Func, rows: Dim, context: PassContext) -> None:
     rewriter = context.rewriter(func)
     rewriter.spend()
-    indices = _add_indices(func, rows)
+    indices = step_argument(func, "logit_indices")
     old = _after_mixing(func, rows)
     before = bytes_moved(old)
     logits = func.results[0]
@@ -64,20 +64,6 @@ def _narrow(func: Func, rows: Dim, context: PassContext) -> None:
     made = dict.fromkeys(v.producer for v in new.values() if v.producer is not None)
     after = bytes_moved(made)
     context.hit("last-token-logits", func, before - after)
-
-
-def _add_indices(func: Func, rows: Dim) -> Value:
-    """The argument `logit_indices`, placed before the caches."""
-    (name,) = rows.symbols()
-    func.symbols["L"] = Symbol("L", 1, func.symbols[name].high)
-    at = next(
-        (i for i, a in enumerate(func.args) if not isinstance(a.type, TensorType)), len(func.args)
-    )
-    indices = Value(TensorType((L,), "i32"), None, at, "logit_indices")
-    func.args.insert(at, indices)
-    for i, arg in enumerate(func.args):
-        arg.index = i
-    return indices
 
 
 def _after_mixing(func: Func, rows: Dim) -> list[Op]:

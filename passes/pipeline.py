@@ -55,6 +55,7 @@ PHASES = (
         (
             "flatten-tokens",
             "page-attention",
+            "state-ops",
             "last-token-logits",
             "split-phases",
         ),

@@ -113,7 +113,10 @@ class KvPlan:
 
 
 def kv_plan(func: Func) -> KvPlan:
-    """The plan that a step function carries in its types. Raises ValueError before plan-kv."""
+    """The plan that a step function carries in its types. Raises ValueError before plan-kv.
+
+    Without caches (no attention at all) pages hold nothing, and `page_tokens` is the default.
+    """
     caches: list[CachePlan] = []
     pages: set[int | None] = set()
     dtypes: set[str] = set()
@@ -125,6 +128,8 @@ def kv_plan(func: Func) -> KvPlan:
             )
             pages.add(t.page_tokens)
             dtypes.add(t.dtype)
+    if not caches:
+        return KvPlan(PlanKv.page_tokens, PlanKv.dtype, ())
     if len(pages) != 1 or len(dtypes) != 1 or None in pages:
         raise ValueError(
             f"@{func.name}: caches have page sizes {pages} and dtypes {dtypes}; run plan-kv first"

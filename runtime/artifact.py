@@ -16,7 +16,9 @@ from inferc.runtime.host import host_machine, missing_features
 from inferc.runtime.schema import decode, encode, key_names
 
 SCHEMA_VERSION = 1
-ABI_VERSION = 1
+ABI_VERSION = 2
+READABLE_ABI_VERSIONS = (1, 2)
+"""Versions of the step library that run: 2 only added arguments, at the end of those of 1."""
 WEIGHT_ALIGNMENT_BYTES = 64
 MANIFEST_NAME = "manifest.json"
 
@@ -90,6 +92,16 @@ class KvPlan:
 
 
 @dataclass(frozen=True)
+class StateEntry:
+    """One recurrent state; `nbytes` and `shape` are those of a sequence."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """Bytes the executor provides besides KV pages."""
 
@@ -130,6 +142,7 @@ class Manifest:
     kv: KvPlan
     memory: MemoryPlan
     weights: PackedWeights
+    states: tuple[StateEntry, ...] = ()
     schema_version: int = SCHEMA_VERSION
     required: tuple[str, ...] = ()
     kernels: Any = None
@@ -229,8 +242,9 @@ def _refusal(target: TargetEntry, kind: str) -> str | None:
     missing = missing_features(target.isa)
     if missing:
         return f"needs the instruction sets {', '.join(missing)}, which this processor lacks"
-    if target.abi_version != ABI_VERSION:
-        return f"has step ABI {target.abi_version}, and this runtime speaks {ABI_VERSION}"
+    if target.abi_version not in READABLE_ABI_VERSIONS:
+        known = " and ".join(map(str, READABLE_ABI_VERSIONS))
+        return f"has step ABI {target.abi_version}, and this runtime speaks {known}"
     return None
 
 

@@ -22,6 +22,11 @@ from inferc.runtime.request import RequestId, SamplingParams
 from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
 
+_NO_PREFIX_CACHE = (
+    "the model has recurrent states, which are kept for the end of a sequence only: a shared"
+    " beginning is computed again"
+)
+
 
 class Engine(EngineCore):
     r"""Serves one model to one caller; `AsyncEngine` serves many. Closes as a context manager.
@@ -201,8 +206,14 @@ def load(
     budget = kv_budget(manifest.kv, manifest.limits, kv_budget_bytes)
     executor = CpuExecutor(folder, manifest, budget, threads or default_threads())
     limits = manifest.limits
+    off = _NO_PREFIX_CACHE if prefix_cache and manifest.states else None
     config = SchedulerConfig(
-        limits.step_tokens, limits.sequences, limits.context_tokens, chunk_tokens, prefix_cache
+        limits.step_tokens,
+        limits.sequences,
+        limits.context_tokens,
+        chunk_tokens,
+        prefix_cache and off is None,
+        off,
     )
     return Engine(
         executor,

@@ -24,6 +24,7 @@ from inferc.runtime.runner import Observer, Runner
 from inferc.runtime.sampler import Sampler
 from inferc.runtime.scheduler import CheckingScheduler, Scheduler
 from inferc.runtime.scheduler_config import SchedulerConfig, SchedulerStats, StepOutput
+from inferc.runtime.state_slots import spare_slot
 from inferc.runtime.tokenizer import TextTokenizer
 
 
@@ -188,11 +189,11 @@ class EngineCore:
         logits = np.empty((len(token_ids), self.executor.vocab_size), np.float32)
         step_tokens = self.scheduler.config.step_tokens
         chunk = min(chunk_tokens or step_tokens, step_tokens)
-        sequence = next(self._sequence_ids)
+        sequence, slot = next(self._sequence_ids), spare_slot(self.scheduler.config.sequences)
         try:
             for start in range(0, len(token_ids), chunk):
                 part = tuple(token_ids[start : start + chunk])
-                entry = PlannedSequence(sequence, start, part, tuple(blocks), Rows.ALL)
+                entry = PlannedSequence(sequence, start, part, tuple(blocks), Rows.ALL, slot)
                 logits[start : start + chunk] = self.executor.run(Plan(0, (entry,)))
         finally:
             self.scheduler.blocks.release(blocks)

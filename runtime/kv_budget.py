@@ -32,7 +32,7 @@ def kv_budget(kv: KvPlan, limits: Limits, budget_bytes: int | None = None) -> Kv
         "kv_budget_bytes", budget_bytes, "None or an integer of at least 1",
         budget_bytes is None or is_count(budget_bytes),
     )  # fmt: skip
-    if budget_bytes is not None:
+    if budget_bytes is not None and kv.page_bytes:
         return _checked(kv, budget_bytes // kv.page_bytes, "as asked for")
     tokens = min(
         max(limits.context_tokens, DEFAULT_TOKENS), limits.context_tokens * limits.sequences
@@ -40,7 +40,9 @@ def kv_budget(kv: KvPlan, limits: Limits, budget_bytes: int | None = None) -> Kv
     pages = -(-tokens // kv.page_tokens)
     reason = f"room for {tokens} tokens"
     memory_bytes = physical_memory_bytes()
-    if memory_bytes is not None and pages * kv.page_bytes > memory_bytes // _MEMORY_SHARE:
+    if kv.page_bytes == 0:
+        reason += ", which take no memory: the model has no attention"
+    elif memory_bytes is not None and pages * kv.page_bytes > memory_bytes // _MEMORY_SHARE:
         pages = memory_bytes // _MEMORY_SHARE // kv.page_bytes
         reason = "a quarter of this machine's memory"
     return _checked(kv, pages, reason)

@@ -19,13 +19,17 @@ class Rows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedSequence:
-    """Run `token_ids` at positions `start …`; `blocks` are its pages in order of position."""
+    """Run `token_ids` at positions `start …`; `blocks` are its pages in order of position.
+
+    `state_slot` is where its recurrent states are; from `start` 0 they begin with zeros.
+    """
 
     sequence: SequenceId
     start: int
     token_ids: tuple[int, ...]
     blocks: tuple[BlockId, ...]
     rows: Rows
+    state_slot: int
 
     @property
     def length(self) -> int:
@@ -75,4 +79,5 @@ def _entry_from_json(data: dict[str, Any]) -> PlannedSequence:
         tuple(data["token_ids"]),
         tuple(map(BlockId, data["blocks"])),
         Rows(data["rows"]),
+        data["state_slot"],
     )

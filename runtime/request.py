@@ -104,6 +104,8 @@ class Sequence:
     preemptions: int = 0
     blocks: tuple[BlockId, ...] = ()
     block_keys: list[bytes] = field(default_factory=list)
+    state_slot: int | None = None
+    """Where the recurrent states are; None while waiting."""
 
     @property
     def remaining_tokens(self) -> int:

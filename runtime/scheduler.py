@@ -16,6 +16,7 @@ from inferc.runtime.plan import Plan, PlannedSequence, Rows
 from inferc.runtime.prefix_cache import PrefixCache
 from inferc.runtime.request import FinishReason, Sampled, Sequence, SequenceId
 from inferc.runtime.scheduler_config import SchedulerConfig, SchedulerStats, StepOutput
+from inferc.runtime.state_slots import StateSlots
 
 
 class Scheduler:
@@ -25,7 +26,8 @@ class Scheduler:
         self.config = config
         self.blocks = blocks
         self.prefix_cache = PrefixCache(blocks, config.prefix_cache)
-        self.stats = SchedulerStats()
+        self.state_slots = StateSlots(config.running_limit)
+        self.stats = SchedulerStats(prefix_cache_off=config.prefix_cache_off)
         self._sequences: dict[SequenceId, Sequence] = {}
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -77,8 +79,7 @@ class Scheduler:
         if sequence is None:
             return False
         if sequence in self._running:
-            self._running.remove(sequence)
-            self.blocks.release(sequence.blocks)
+            self._stop(sequence)
         else:
             self._waiting.remove(sequence)
         return True
@@ -112,8 +113,10 @@ class Scheduler:
         return outputs
 
     def check(self) -> None:
-        """Raise on any broken invariant of the block manager."""
+        """Raise on any broken invariant of the block manager or of the state slots."""
         self.blocks.check(sequence.blocks for sequence in self._sequences.values())
+        slots = (sequence.state_slot for sequence in self._sequences.values())
+        self.state_slots.check(slot for slot in slots if slot is not None)
 
     # -- running sequences ------------------------------------------------------------------
 
@@ -168,13 +171,20 @@ class Scheduler:
             sequence.blocks += tuple(fresh)
 
     def _preempt(self, victim: Sequence) -> None:
-        self._running.remove(victim)
-        self.blocks.release(victim.blocks)
+        self._stop(victim)
         victim.blocks = ()
         victim.computed_tokens = 0
         victim.published_blocks = 0
         victim.preemptions += 1
         insort(self._waiting, victim, key=_urgency)
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Take pages and state slot from a running sequence."""
+        self._running.remove(sequence)
+        self.blocks.release(sequence.blocks)
+        assert sequence.state_slot is not None, "running sequences have a slot"
+        self.state_slots.give_back(sequence.state_slot)
+        sequence.state_slot = None
 
     # -- admission --------------------------------------------------------------------------
 
@@ -207,6 +217,7 @@ class Scheduler:
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed_tokens
         self.stats.cached_tokens += sequence.computed_tokens
+        sequence.state_slot = self.state_slots.take()
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=_urgency)
 
@@ -281,6 +292,8 @@ def _planned(sequence: Sequence, length: int) -> PlannedSequence:
     start = sequence.computed_tokens
     last = start + length == len(sequence.token_ids)
     token_ids = tuple(sequence.token_ids[start : start + length])
+    rows = Rows.LAST if last else Rows.NONE
+    assert sequence.state_slot is not None, "running sequences have a slot"
     return PlannedSequence(
-        sequence.id, start, token_ids, sequence.blocks, Rows.LAST if last else Rows.NONE
+        sequence.id, start, token_ids, sequence.blocks, rows, sequence.state_slot
     )

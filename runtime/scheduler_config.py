@@ -15,6 +15,8 @@ class SchedulerConfig:
     chunk_tokens: int | None = None
     """Most tokens of one sequence in one step; None: no limit but `step_tokens`."""
     prefix_cache: bool = True
+    prefix_cache_off: str | None = None
+    """Why the prefix cache is off although it was not forbidden; shown with the counts."""
 
     @property
     def running_limit(self) -> int:
@@ -31,6 +33,7 @@ class SchedulerStats:
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    prefix_cache_off: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class StepInputs:
         self.context_lengths: Ints = np.zeros(sequences, np.int32)
         self.block_tables: Ints = np.zeros((sequences, self.table_stride), np.int32)
         self.logit_indices: Ints = np.zeros(rows, np.int32)
+        self.state_slots: Ints = np.zeros(sequences, np.int32)
         self._tables: list[tuple[BlockId, ...] | None] = [None] * sequences
 
     def fill(self, plan: Plan) -> StepShape:
@@ -45,6 +46,7 @@ class StepInputs:
         for index, entry in enumerate(plan.sequences):
             self.sequence_starts[index] = row
             self.context_lengths[index] = entry.start + entry.length
+            self.state_slots[index] = entry.state_slot
             self._fill_table(index, entry.blocks)
             self._fill_rows(row, entry)
             logit_rows = self._fill_logit_indices(logit_rows, row, entry)

@@ -9,7 +9,6 @@ from inferc.codegen.group import (
     Group,
     cache_type,
     float_attr,
-    has_rows,
     row_elements,
     static_size,
     tensor,
@@ -23,25 +22,13 @@ from inferc.codegen.kernel import (
     Refusal,
     WeightUse,
 )
+from inferc.codegen.operand_rows import OperandRows, Unfit, operand_rows
 from inferc.ir.core import Op, Value
 
 ELEMENTS = {"f32": "float", "bf16": "bf16", "f16": "f16"}
 _INSIDE = {
     "core.slice", "core.reshape", "nn.rms_norm", "nn.rope", "serve.kv_append",
 }  # fmt: skip
-
-
-class Unfit(ValueError):
-    """The group is not of this kernel's form; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of an argument: element offset and stride."""
-
-    index: int
-    offset: int
-    stride: int
 
 
 @dataclass(frozen=True)
@@ -58,9 +45,9 @@ class RopeAppendParams:
     rotary_dim: int
     pairing: str
     eps: str
-    q: Rows | None
-    k: Rows
-    v: Rows
+    q: OperandRows | None
+    k: OperandRows
+    v: OperandRows
     kv: int
     slots: int
     cos: int | None
@@ -74,7 +61,7 @@ class RopeAppendParams:
 class _Heads:
     """One of q and k: where its rows come from, its norm and its rotation."""
 
-    rows: Rows
+    rows: OperandRows
     norm: Op | None
     rope: Op | None
 
@@ -85,23 +72,7 @@ def _heads(value: Value) -> _Heads:
     rope = value.producer if value.producer and value.producer.name == "nn.rope" else None
     value = through_reshape(rope.operands[0]) if rope else value
     norm = value.producer if value.producer and value.producer.name == "nn.rms_norm" else None
-    return _Heads(_rows(norm.operands[0] if norm else value), norm, rope)
-
-
-def _rows(value: Value) -> Rows:
-    value, offset = through_reshape(value), 0
-    while value.producer is not None:
-        op = value.producer
-        if op.name != "core.slice" or op.attrs["step"] != 1:
-            raise Unfit(f"{op.name} between an operand and its heads")
-        if op.attrs["axis"] != 1 or not isinstance(op.attrs["start"], int):
-            raise Unfit("a slice of rows")
-        source = tensor(op.operands[0])
-        offset += op.attrs["start"] * (row_elements(source) // static_size(op.operands[0], 1))
-        value = through_reshape(op.operands[0])
-    if not has_rows(value.type) or tensor(value).dtype != "f32":
-        raise Unfit(f"%{value.hint}: {value.type} has no float rows")
-    return Rows(value.index, offset, row_elements(tensor(value)))
+    return _Heads(operand_rows(norm.operands[0] if norm else value), norm, rope)
 
 
 def _params(group: Group, options: KernelOptions, name: str) -> RopeAppendParams:

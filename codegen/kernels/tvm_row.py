@@ -8,8 +8,11 @@ from inferc.codegen import row_program
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal, WeightUse
 from inferc.codegen.row_program import RowArgument
+from inferc.ir.ops.recurrent import SERVED
 
-OPAQUE = frozenset({"serve.kv_append", "serve.paged_attention", "core.linear", "core.embedding"})
+OPAQUE = frozenset(
+    {"serve.kv_append", "serve.paged_attention", "core.linear", "core.embedding", *SERVED}
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from inferc.ir.types import DTYPES, TensorType, Type, numpy_dtype
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), without overflow."""
     small = np.exp(-np.abs(x))  # never overflows
     y: np.ndarray = np.where(x >= 0, 1 / (1 + small), small / (1 + small))
     return y
@@ -33,7 +34,7 @@ def gelu(x: np.ndarray, approximate: str = "none") -> np.ndarray:
 
 def silu(x: np.ndarray) -> np.ndarray:
     """The product of x and its sigmoid."""
-    y: np.ndarray = x * _sigmoid(x)
+    y: np.ndarray = x * sigmoid(x)
     return y
 
 
@@ -47,12 +48,13 @@ _UNARY: dict[str, tuple[Callable[..., np.ndarray], int]] = {
     "rsqrt": (lambda x: 1 / np.sqrt(x), 4),
     "reciprocal": (lambda x: 1 / x, 4),
     "tanh": (np.tanh, 12),
-    "sigmoid": (_sigmoid, 10),
+    "sigmoid": (sigmoid, 10),
     "cos": (np.cos, 12),
     "sin": (np.sin, 12),
     "erf": (lambda x: _ERF(x).astype(x.dtype), 12),
     "relu": (lambda x: np.maximum(x, x.dtype.type(0)), 1),
     "silu": (silu, 11),
+    "softplus": (lambda x: np.logaddexp(x, x.dtype.type(0)), 18),
     "square": (np.square, 1),
     "floor": (np.floor, 1),
     "logical_not": (np.logical_not, 1),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import evaluate
-from inferc.ir.types import CacheType, TensorType
+from inferc.ir.types import Memory, TensorType
 from inferc.passes.plan_memory import groups, viewed
 
 Place = tuple[str | int, int, int]
@@ -30,7 +30,7 @@ class _Open:
 def barriers(func: Func) -> tuple[bool, ...]:
     """For each group in order, whether a barrier must come before it. Needs plan-memory."""
     highest = {name: symbol.high for name, symbol in func.symbols.items()}
-    cache_of = {a: a.index for a in func.args if isinstance(a.type, CacheType)}
+    cache_of = {a: a.index for a in func.args if isinstance(a.type, Memory)}
     found: list[bool] = []
     open_ = _Open()
     for op in groups(func):
@@ -55,7 +55,7 @@ def _versions(op: Op, cache_of: dict[Value, int]) -> dict[Value, int]:
     for step in op.body.ops:
         source = next((inner[v] for v in step.operands if v in inner), None)
         if source is not None:
-            inner |= {r: source for r in step.results if isinstance(r.type, CacheType)}
+            inner |= {r: source for r in step.results if isinstance(r.type, Memory)}
     pairs = zip(op.results, op.body.results, strict=True)
     return {outer: inner[r] for outer, r in pairs if r in inner}
 

@@ -15,9 +15,11 @@ from inferc.errors import CompileError
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Dim, Size, known_eq, product
 from inferc.ir.ops.elementwise import ELEMENTWISE
+from inferc.ir.ops.recurrent import SERVED, WHOLE
 from inferc.ir.types import TensorType
 from inferc.passes.match import attention_mask
 
+MIXING = frozenset({"nn.attention", "serve.paged_attention", "serve.kv_append", *WHOLE, *SERVED})
 Axes = tuple[int, ...]
 """Token axes of a value: one axis a symbol of `ids` in that order, or one axis for their product.
 Empty: the value is the same for all tokens."""
@@ -53,7 +55,7 @@ def analyze_token_parallel(func: Func) -> TokenParallel:
         except _Mixes as reason:
             raise mixing_error(op, str(reason)) from None
         axes.update(dict.fromkeys(op.results, found))
-        if op.name in ("nn.attention", "serve.paged_attention", "serve.kv_append"):
+        if op.name in MIXING:
             mixing.append(op)
     for result in func.results:
         if isinstance(result.type, TensorType) and axes[result] != tuple(range(len(ids.shape))):
@@ -75,8 +77,8 @@ def mixing_error(op: Op, reason: str) -> CompileError:
     where = roots[0].path if roots else "an unknown module"
     types = ", ".join(str(v.type) for v in op.operands)
     return CompileError(
-        f"{op.name}({types}) in {where} mixes positions: {reason}. Only causal attention may do so "
-        "yet; this model cannot be served token by token."
+        f"{op.name}({types}) in {where} mixes positions: {reason}. Only causal attention and "
+        "known recurrences may do so; this model cannot be served token by token."
     )
 
 
@@ -207,7 +209,17 @@ class _Rules:
             raise _Mixes("its sinks depend on tokens")
         return axes[0]
 
+    def recurrent(self, op: Op, axes: Sequence[Axes]) -> Axes:
+        count = len(WHOLE[op.name].rows)
+        if any(axes[count:]):
+            raise _Mixes("its weights depend on tokens")
+        if len(set(axes[:count])) > 1 or axes[0] not in ((0, 1), (1,)):
+            raise _Mixes("its operands are not [batch, sequence, ..]")
+        return axes[0]
+
     def stateful(self, op: Op, axes: Sequence[Axes]) -> Axes:
+        if op.name in SERVED:
+            return axes[1]
         return axes[0] if op.name == "serve.paged_attention" else ()
 
 
@@ -259,6 +271,8 @@ _RULES: dict[str, _Rule] = {
     "core.matmul": _Rules.matmul,
     "core.broadcast_to": _Rules.broadcast_to,
     "nn.attention": _Rules.attention,
+    **dict.fromkeys(WHOLE, _Rules.recurrent),
+    **dict.fromkeys(SERVED, _Rules.stateful),
     "serve.kv_append": _Rules.stateful,
     "serve.paged_attention": _Rules.stateful,
 }

@@ -7,19 +7,26 @@ import numpy as np
 import numpy.typing as npt
 
 from inferc.errors import ArtifactError, InfercError
-from inferc.runtime.artifact import KvPlan, Manifest, artifact_path, select_target
+from inferc.runtime.artifact import (
+    KvPlan,
+    Manifest,
+    StateEntry,
+    artifact_path,
+    select_target,
+)
 from inferc.runtime.executors.base import Logits
 from inferc.runtime.executors.memory import Bytes, allocate, map_weights
 from inferc.runtime.executors.step_library import StepArgs, StepLibrary
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
+from inferc.runtime.state_slots import state_slots
 from inferc.runtime.step_inputs import StepInputs
 
 _DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 class CpuExecutor:
-    """The step library, the mapped weights, the KV pages and the arena of one artifact."""
+    """The step library of one artifact, with weights, KV pages, recurrent states and arena."""
 
     def __init__(self, folder: Path, manifest: Manifest, budget: KvBudget, threads: int) -> None:
         self.budget = budget
@@ -32,11 +39,13 @@ class CpuExecutor:
             artifact_path(folder, manifest.weights.file), manifest.weights.tensors
         )
         self._pools = _allocate_pools(manifest.kv, budget.pages)
+        self._states = _allocate_states(manifest.states, state_slots(manifest.limits.sequences))
         self._arena = allocate(manifest.memory.arena_bytes, "the arena")
         self._inputs = StepInputs(manifest.limits, self._page_tokens)
         self._logits: Logits = np.empty((0, self._vocab_size), np.float32)
         self._weight_pointers = _addresses(self._weights)
         self._pool_pointers = _addresses(self._pools)
+        self._state_pointers = _addresses(self._states)
         self._args = self._bind_args()
         self._library = StepLibrary(artifact_path(folder, target.library), threads)
 
@@ -96,6 +105,8 @@ class CpuExecutor:
             weights=self._weight_pointers.ctypes.data,
             caches=self._pool_pointers.ctypes.data,
             arena=self._arena.ctypes.data,
+            state_slots=inputs.state_slots.ctypes.data,
+            states=self._state_pointers.ctypes.data,
         )
 
     def _grow_logits(self, rows: int) -> None:
@@ -122,6 +133,11 @@ def _allocate_pools(kv: KvPlan, pages: int) -> tuple[Bytes, ...]:
             f" found {kv.page_bytes}; compile the model again."
         )
     return tuple(allocate(pages * nbytes, "the KV pages") for nbytes in page_bytes)
+
+
+def _allocate_states(states: tuple[StateEntry, ...], slots: int) -> tuple[Bytes, ...]:
+    """The pool of each state, in the order of the step's `states` argument."""
+    return tuple(allocate(slots * s.nbytes, "the recurrent states") for s in states)
 
 
 def _addresses(arrays: tuple[Bytes, ...]) -> npt.NDArray[np.uintp]:

@@ -6,7 +6,7 @@ import weakref
 from pathlib import Path
 
 from inferc.errors import ArtifactError, InfercError
-from inferc.runtime.artifact import ABI_VERSION
+from inferc.runtime.artifact import READABLE_ABI_VERSIONS
 
 _Int32Pointer = ctypes.c_void_p
 _MEANINGS = {
@@ -15,7 +15,7 @@ _MEANINGS = {
     3: "too many logit rows",
     4: "the block table is too wide",
     5: "a decode step with other than one token a sequence",
-    6: "arena, weights or KV pages are not aligned to 64 bytes",
+    6: "arena, weights, KV pages or states are not aligned to 64 bytes",
 }
 
 _loaded: dict[Path, list[tuple[int, int]]] = {}
@@ -41,6 +41,8 @@ class StepArgs(ctypes.Structure):
         ("caches", ctypes.c_void_p),
         ("arena", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
+        ("state_slots", _Int32Pointer),
+        ("states", ctypes.c_void_p),
     )
 
 
@@ -115,8 +117,9 @@ def _load(path: Path) -> ctypes.CDLL:
             step.argtypes = (ctypes.c_void_p, ctypes.POINTER(StepArgs))
     except (OSError, AttributeError) as error:
         raise ArtifactError(f"{path}: the step library cannot be loaded ({error}).") from error
-    if version != ABI_VERSION:
+    if version not in READABLE_ABI_VERSIONS:
+        known = " or ".join(map(str, READABLE_ABI_VERSIONS))
         raise ArtifactError(
-            f"{path}: expected step ABI {ABI_VERSION}, found {version}; compile the model again."
+            f"{path}: expected step ABI {known}, found {version}; compile the model again."
         )
     return library

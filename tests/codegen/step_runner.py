@@ -42,7 +42,7 @@ class Args(ctypes.Structure):
             (n, ctypes.c_void_p)
             for n in (
                 "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
-                "logit_indices", "weights", "caches", "arena", "logits",
+                "logit_indices", "weights", "caches", "arena", "logits", "state_slots", "states",
             )
         ]
     )  # fmt: skip

@@ -13,6 +13,7 @@ from inferc.codegen.kernels.linear import LinearParams
 from inferc.codegen.kernels.plain_row import PlainRowParams
 from inferc.codegen.kernels.rope_append import RopeAppendParams
 from inferc.codegen.kernels.rows import EmbeddingParams, GatherParams, RopeTableParams
+from inferc.codegen.kernels.state import StateParams
 from inferc.codegen.kernels.tvm_row import TvmRowParams
 from inferc.codegen.registry import KERNELS
 from inferc.codegen.render import TEMPLATES, environment
@@ -26,6 +27,7 @@ PARAMS = {
     "plain_row.cpp.j2": PlainRowParams,
     "rope_append.cpp.j2": RopeAppendParams,
     "rope_table.cpp.j2": RopeTableParams,
+    "state.cpp.j2": StateParams,
     "step.cpp.j2": StepParams,
     "tvm_row.cpp.j2": TvmRowParams,
 }

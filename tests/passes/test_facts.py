@@ -25,11 +25,13 @@ GROUP = """%g = fuse.group(%a = %x) {{{attrs}}} : f32[4] {{
 }}
 return %g"""
 STEP = func("prefill", ARGUMENTS, KV, "return %kv_0")
+STATES = func("decode", "%ids: i32[T], %s: state[3, 4, f32]", "state[3, 4, f32]", "return %s")
 GOOD = {
     "normalized": func("f", "%x: f32[4]", "f32[4]", "return %x"),
     "raised": func("forward", "%x: i64[B, S]", "i64[B, S]", "return %x"),
     "flat": func("forward", "%ids: i32[T]", "i32[T]", "return %ids"),
     "paged": STEP,
+    "states": STATES,
     "phases": STEP + STEP.replace("@prefill", "@decode"),
     "logits-last": func("decode", "%x: f32[L, 4]", "f32[L, 4]", "return %x"),
     "hoisted": func("decode", "", "f32[4]", "%w = param @w : f32[4]\nreturn %w"),
@@ -56,6 +58,9 @@ BAD = {
     ),
     "flat": (func("forward", "%ids: i64[B, S]", "i64[B, S]", "return %ids"), "%ids of @forward"),
     "paged": (STEP.replace(f"({KV})", "()").replace("return %kv_0", "return"), "returns 0"),
+    "states": (
+        STATES.replace("(state[3, 4, f32])", "()").replace("return %s", "return"), "and returns 0"
+    ),
     "phases": (STEP, "found the step functions prefill"),
     "logits-last": (func("decode", "%x: f32[T, 4]", "f32[T, 4]", "return %x"), "returns f32[T, 4]"),
     "hoisted": (

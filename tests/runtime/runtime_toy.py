@@ -2,7 +2,9 @@
 
 A slot holds a hash of the whole prefix that ends there; the logits at a position are a hash of what
 all slots of the table hold. So a page that is stale, foreign, or not computed yet changes the
-answer. New contents become readable when the step is over: a plan promises no order within a step.
+answer. With states, new slots follow from the sequence's state instead of from its last page: a
+state that is stale or foreign changes the answer too. New contents become readable when the step is
+over: a plan promises no order within a step.
 """
 
 from collections.abc import Sequence
@@ -28,10 +30,11 @@ def answer(slots: Sequence[int]) -> int:
 
 
 class ToyCache:
-    """Pages of prefix hashes."""
+    """Pages of prefix hashes; with `state_slots`, states that hold the hash of the whole prefix."""
 
-    def __init__(self, total: int, page_tokens: int) -> None:
+    def __init__(self, total: int, page_tokens: int, state_slots: int = 0) -> None:
         self.page_tokens = page_tokens
+        self.states: list[int | None] = [None] * state_slots
         self.pages: list[list[int | None]] = [[None] * page_tokens for _ in range(total)]
 
     def read(self, blocks: Sequence[BlockId], tokens: int) -> list[int | None]:
@@ -45,14 +48,21 @@ class ToyCache:
         pending = []
         for entry in plan.sequences:
             held = self.read(entry.blocks, entry.start)
-            fresh = self._fresh(entry, held[-1] if held else 0)
+            fresh = self._fresh(entry, self._before(entry, held))
             pending.append((entry, fresh))
             answers += self._answers(entry, held + fresh)
         for entry, fresh in pending:
             for position, value in enumerate(fresh, entry.start):
                 page, offset = divmod(position, self.page_tokens)
                 self.pages[entry.blocks[page]][offset] = value
+            if self.states:
+                self.states[entry.state_slot] = fresh[-1]
         return answers
+
+    def _before(self, entry: PlannedSequence, held: list[int | None]) -> int | None:
+        if entry.start == 0:
+            return 0
+        return self.states[entry.state_slot] if self.states else held[-1]
 
     def _fresh(self, entry: PlannedSequence, value: int | None) -> list[int]:
         fresh = []

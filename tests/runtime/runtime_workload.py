@@ -38,7 +38,12 @@ class Workload:
     config: SchedulerConfig
     total_blocks: int
     page_tokens: int
+    states: bool
     arrivals: tuple[Arrival, ...]
+
+    @property
+    def state_slots(self) -> int:
+        return self.config.running_limit if self.states else 0
 
 
 def expected_tokens(arrival: Arrival) -> list[int]:
@@ -55,18 +60,19 @@ def random_workload(seed: int) -> Workload:
     rng = random.Random(seed)
     page_tokens = rng.choice((1, 2, 3, 4))
     total_blocks = rng.randint(3, 12)
+    states = rng.random() < 0.3
     config = SchedulerConfig(
         step_tokens=rng.randint(1, 12),
         sequences=rng.randint(1, 5),
         context_tokens=rng.randint(4, 40),
         chunk_tokens=rng.choice((None, None, 1, 3)),
-        prefix_cache=rng.random() < 0.8,
+        prefix_cache=rng.random() < 0.8 and not states,
     )
     capacity = min(config.context_tokens, total_blocks * page_tokens)
     stems = [[rng.randrange(TOKENS) for _ in range(capacity)] for _ in range(2)]
     count = rng.randint(1, 6)
     arrivals = tuple(_random_arrival(rng, index, capacity, stems) for index in range(count))
-    return Workload(config, total_blocks, page_tokens, arrivals)
+    return Workload(config, total_blocks, page_tokens, states, arrivals)
 
 
 def _random_arrival(
@@ -94,7 +100,7 @@ class Driver:
     def __init__(self, workload: Workload, make_scheduler: MakeScheduler = Scheduler) -> None:
         self.workload = workload
         self.blocks = BlockManager(workload.total_blocks, workload.page_tokens)
-        self.cache = ToyCache(workload.total_blocks, workload.page_tokens)
+        self.cache = ToyCache(workload.total_blocks, workload.page_tokens, workload.state_slots)
         self.scheduler = make_scheduler(workload.config, self.blocks)
         self.tokens: list[list[int]] = [[] for _ in workload.arrivals]
         self.finished: set[int] = set()
@@ -163,7 +169,13 @@ class Driver:
             assert (entry.rows is Rows.LAST) == (end == len(sequence.token_ids))
             held = self.cache.read(entry.blocks, entry.start)
             assert held == prefix_hashes(sequence.token_ids[: entry.start]), "stale page"
+            if self.workload.states and entry.start > 0:
+                state = self.cache.states[entry.state_slot]
+                assert state == prefix_hashes(sequence.token_ids[: entry.start])[-1], "stale state"
             written |= self._slots(entry.blocks, entry.start, end)
+        slots = {entry.state_slot for entry in plan.sequences}
+        assert len(slots) == len(plan.sequences), "two sequences share a state"
+        assert all(0 <= slot < config.running_limit for slot in slots)
         assert len(written) == plan.tokens, "two tokens share a slot"
 
     def _slots(self, blocks: tuple[int, ...], start: int, end: int) -> set[tuple[int, int]]:

@@ -38,8 +38,8 @@ def expected_logits(ids: list[int]) -> np.ndarray:
 
 
 def test_struct_is_laid_out_as_in_c() -> None:
-    assert ctypes.sizeof(StepArgs) == 16 + 11 * ctypes.sizeof(ctypes.c_void_p)
-    assert StepArgs.logits.offset == ctypes.sizeof(StepArgs) - ctypes.sizeof(ctypes.c_void_p)
+    assert ctypes.sizeof(StepArgs) == 16 + 13 * ctypes.sizeof(ctypes.c_void_p)
+    assert StepArgs.states.offset == ctypes.sizeof(StepArgs) - ctypes.sizeof(ctypes.c_void_p)
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 1, 3])
@@ -84,7 +84,7 @@ def executor(folder: Path, **changes: object) -> CpuExecutor:
 
 def test_plans_beyond_the_limits_do_not_run(toy_artifact: Path) -> None:
     cpu = executor(toy_artifact)
-    entry = PlannedSequence(SequenceId(0), 0, (1,) * 17, tuple(range(5)), Rows.LAST)
+    entry = PlannedSequence(SequenceId(0), 0, (1,) * 17, tuple(range(5)), Rows.LAST, 0)
     with pytest.raises(
         InfercError, match="expected 1 to 16 tokens of at most 4 sequences, found 17"
     ):

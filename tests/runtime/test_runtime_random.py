@@ -6,6 +6,7 @@ import pytest
 from runtime_workload import Driver, random_workload, run_seeds
 
 from inferc.runtime.block_manager import BlockId, BlockManager
+from inferc.runtime.plan import Plan
 from inferc.runtime.request import Sequence
 from inferc.runtime.scheduler import Scheduler
 from inferc.runtime.scheduler_config import SchedulerConfig
@@ -69,6 +70,24 @@ class ForgetfulScheduler(Scheduler):
         sequence.computed_tokens = max(believed, sequence.computed_tokens)
 
 
+class RotatingScheduler(Scheduler):
+    """Planted fault: running sequences exchange their state slots between steps."""
+
+    def plan(self) -> Plan:
+        slots = [sequence.state_slot for sequence in self._running]
+        for sequence, slot in zip(self._running, [*slots[1:], *slots[:1]], strict=True):
+            sequence.state_slot = slot
+        return super().plan()
+
+
+class LeakySlotScheduler(Scheduler):
+    """Planted fault: a preempted sequence keeps its state slot for itself."""
+
+    def _preempt(self, victim: Sequence) -> None:
+        super()._preempt(victim)
+        self.state_slots.take()
+
+
 class LeakyManager(BlockManager):
     """Planted fault: the last page of a table is not given back."""
 
@@ -112,6 +131,8 @@ def _with_manager(
         PartialPageScheduler,
         ForgetfulScheduler,
         GreedyStart,
+        RotatingScheduler,
+        LeakySlotScheduler,
         pytest.param(_with_manager(LeakyManager), id="LeakyManager"),
         pytest.param(_with_manager(StaleKeyManager), id="StaleKeyManager"),
     ],
@@ -124,3 +145,8 @@ def test_planted_fault_is_caught(faulty: type[Scheduler]) -> None:
 def test_pages_shareable_before_commit_show_as_stale_pages() -> None:
     failures = run_seeds(0, FAULT_SEEDS, EagerScheduler)
     assert any("stale page" in message for message in failures.values())
+
+
+def test_exchanged_slots_show_as_stale_states() -> None:
+    failures = run_seeds(0, FAULT_SEEDS, RotatingScheduler)
+    assert any("stale state" in message for message in failures.values())

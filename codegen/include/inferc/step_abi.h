@@ -1,4 +1,4 @@
-/* The C interface of a generated step library. Version 1. */
+/* The C interface of a generated step library. Version 2: fields at the end are new. */
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-#define INFERC_ABI_VERSION 1
+#define INFERC_ABI_VERSION 2
 #define INFERC_EXPORT __attribute__((visibility("default")))
 
 typedef struct inferc_step_args {
@@ -27,6 +27,9 @@ typedef struct inferc_step_args {
         *caches;   /* cache c: caches[2c] is its K pool, caches[2c+1] its V pool, 64-byte aligned */
     void *arena;   /* 64-byte aligned, memory.arena_bytes of the manifest */
     float *logits; /* [L, vocab] */
+    const int32_t *state_slots; /* [R] slot of each sequence in the pools of recurrent states */
+    void *const *states; /* one pool a state, in manifest order, 64-byte aligned; a sequence whose
+                            first position in this step is 0 begins with zeros */
 } inferc_step_args;
 
 /* Results of a step. Arguments beyond the limits of the manifest are the caller's error. */
@@ -37,7 +40,7 @@ enum {
     INFERC_TOO_MANY_LOGITS = 3,    /* logit_rows outside 0 .. tokens */
     INFERC_TABLE_TOO_WIDE = 4,     /* table_stride outside 1 .. pages of limits.context_tokens */
     INFERC_NOT_DECODE = 5,         /* inferc_step_decode with tokens != sequences */
-    INFERC_MISALIGNED = 6          /* arena, a weight or a cache pool is not 64-byte aligned */
+    INFERC_MISALIGNED = 6          /* arena, a weight, a cache or a state pool is not 64-byte aligned */
 };
 
 /* Persistent workers (the caller is one of them) and their scratch memory; NULL on failure. */

@@ -78,6 +78,15 @@ INFERC_INLINE f32x16 sigmoid(f32x16 x) { return splat(1.0f) / (splat(1.0f) + exp
 
 INFERC_INLINE f32x16 silu(f32x16 x) { return x / (splat(1.0f) + exp(-x)); }
 
+// log(1 + e^x), accurate where it is tiny: log(1 + u) = 2 artanh(u / (2 + u)), u at most 1.
+INFERC_INLINE f32x16 softplus(f32x16 x) {
+    f32x16 u = exp(-abs(x));
+    f32x16 s = u / (splat(2.0f) + u), square = s * s;
+    f32x16 p = splat(1.0f / 17);
+    for (int n = 15; n > 0; n -= 2) p = fma(p, square, splat(1.0f / float(n)));
+    return max(x, splat(0.0f)) + splat(2.0f) * s * p;
+}
+
 // Rational minimax approximation on [-4, 4], +-1 beyond.
 INFERC_INLINE f32x16 erf(f32x16 x) {
     x = max(splat(-4.0f), min(splat(4.0f), x));

@@ -1,0 +1,38 @@
+"""The ops that the hooks of recurrent cores put into the graph: tokens first, channels last."""
+
+from __future__ import annotations
+
+from inferc.frontend.aten_table import Emitter, aten, unsupported
+from inferc.ir.core import Value
+
+_CONV_ACTIVATIONS = {"none": "none", "silu": "silu", "swish": "silu"}
+_SWAP = (0, 2, 1)
+
+
+@aten("inferc.causal_conv1d.default")
+def _conv(e: Emitter, x: Value, weight: Value, bias: Value | None, activation: str) -> Value:
+    """From `[B, C, S]` to `[B, S, C]` and back; transposes of the model cancel against these."""
+    if activation not in _CONV_ACTIVATIONS:
+        raise unsupported(f"a causal convolution with activation {activation} is not supported.")
+    operands = [e.transpose(x, _SWAP), e.transpose(weight, (1, 0))]
+    operands += [] if bias is None else [bias]
+    made = e.op("nn.causal_conv1d", *operands, activation=_CONV_ACTIVATIONS[activation])
+    return e.transpose(made, _SWAP)
+
+
+@aten("inferc.selective_scan.default")
+def _selective_scan(e: Emitter, x: Value, dt: Value, a: Value, b: Value, c: Value) -> Value:
+    rows = [e.transpose(v, _SWAP) for v in (x, dt, b, c)]
+    return e.transpose(e.op("nn.selective_scan", *rows, e.transpose(a, (1, 0))), _SWAP)
+
+
+@aten("inferc.ssd_scan.default")
+def _ssd_scan(e: Emitter, x: Value, dt: Value, a: Value, b: Value, c: Value) -> Value:
+    return e.op("nn.ssd_scan", x, dt, b, c, a)
+
+
+@aten("inferc.gated_delta_rule.default")
+def _delta_rule(
+    e: Emitter, q: Value, k: Value, v: Value, g: Value, beta: Value, scale: float
+) -> Value:
+    return e.op("nn.gated_delta_rule", q, k, v, g, beta, scale=scale)

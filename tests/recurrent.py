@@ -1,0 +1,92 @@
+"""Tiny models with recurrent layers, like `tests.tiny`: random weights, transformers is the oracle.
+
+`CASES[name]` are the fields of a configuration beside those that all share, as far as its class has
+them. Prompts are longer than the chunks in which transformers computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from tests import tiny
+
+CONTEXT = 512
+_SHARED = {
+    "vocab_size": tiny.VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": CONTEXT, "bos_token_id": 257, "eos_token_id": 258,
+    "pad_token_id": 256,
+}  # fmt: skip
+_MAMBA2 = {
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16,
+}  # fmt: skip
+_DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24, "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+
+CASES: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        "layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 3,
+    },
+    "lfm2-bias": {
+        "layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 5, "conv_bias": True,
+    },
+}  # fmt: skip
+
+
+def config(name: str) -> dict[str, Any]:
+    """config.json of a case."""
+    kind = name.partition("-")[0]
+    known = {field.name for field in dataclasses.fields(CONFIG_MAPPING[kind])}
+    shared = {k: v for k, v in _SHARED.items() if k in known}
+    return {"model_type": kind} | shared | CASES[name]
+
+
+@cache
+def model(name: str) -> PreTrainedModel:
+    """The reference model. Decays keep the values that transformers starts with, plus noise."""
+    fields = json.loads(json.dumps(config(name)))
+    built = CONFIG_MAPPING[fields.pop("model_type")](**fields)
+    made = AutoModelForCausalLM.from_config(
+        built, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    with torch.no_grad():
+        for key, parameter in made.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 1 or key.endswith("A_log"):
+                parameter += 0.25 * noise
+            else:
+                parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
+    return made.requires_grad_(False)
+
+
+def logits(name: str, ids: list[int]) -> np.ndarray:
+    """Reference logits `[tokens, vocab]`."""
+    with torch.no_grad():
+        out = model(name)(input_ids=torch.tensor([ids]), use_cache=False)
+    return out.logits[0].numpy()
+
+
+def save(name: str, folder: Path, dtype: str = "float32") -> Path:
+    """Write the model as a Hugging Face directory and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = AutoModelForCausalLM.from_config(model(name).config, dtype=torch.float32)
+    copy.load_state_dict(model(name).state_dict())
+    copy.to(getattr(torch, dtype)).save_pretrained(folder)
+    head = {"architectures": [type(copy).__name__], "dtype": dtype}
+    (folder / "config.json").write_text(json.dumps(head | config(name), indent=1))
+    tiny.save_tokenizer(folder)
+    return folder

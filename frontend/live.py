@@ -149,16 +149,30 @@ def _positions_argument(module: nn.Module) -> str | None:
 
 
 def _with_context(
-    wrapper: nn.Module, inputs: tuple[torch.Tensor, ...], context: int, name: str
+    wrapper: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    context: int,
+    name: str,
+    *,
+    deferred: bool = False,
 ) -> ExportedProgram:
-    """Export; where the module's tables are shorter than `context`, with what they allow."""
+    """Export; where the module's tables are shorter than `context`, with what they allow.
+
+    torch may insist that slices of a table differ from the whole table, which does not matter here:
+    then what it would guard is left to run time.
+    """
     dims = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context)}
     try:
-        return torch.export.export(wrapper, inputs, dynamic_shapes=(dims, dims), strict=False)
+        return torch.export.export(
+            wrapper, inputs, dynamic_shapes=(dims, dims), strict=False,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
+        )  # fmt: skip
     except UserError as error:
+        if not deferred and re.search(r"generated guard \S+ != \d+", str(error)):
+            return _with_context(wrapper, inputs, context, name, deferred=True)
         shorter = _suggested_length(str(error))
         if shorter is not None and shorter < context:
-            return _with_context(wrapper, inputs, shorter, name)
+            return _with_context(wrapper, inputs, shorter, name, deferred=deferred)
         text = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
         raise CompileError(
             f"{name} cannot be exported as one graph for all batches and lengths: {text}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from inferc.errors import CompileError
 from inferc.frontend.mapped_file import MappedFile
@@ -62,7 +63,7 @@ def open_onnx(path: Path) -> OnnxFile:
     try:
         slim, embedded = _without_weights(mapped)
         model = onnx.ModelProto.FromString(slim)
-    except (ValueError, IndexError, onnx.DecodeError) as error:
+    except (ValueError, IndexError, DecodeError) as error:
         raise CompileError(f"{path} is not an ONNX model, or is damaged: {error}.") from error
     if not model.graph.node:
         raise CompileError(f"{path} is not an ONNX model: it holds no graph.")

@@ -20,6 +20,7 @@ import onnxruntime
 
 from inferc.errors import InfercError
 from inferc.frontend.importer import model_path
+from inferc.frontend.onnx_proto import open_onnx
 from inferc.frontend.onnx_source import config_beside
 from inferc.reference import ERROR_FILE, RESULT_FILE, ReferenceRequest
 
@@ -55,13 +56,16 @@ def main() -> None:
 
 def _exact(path: Path) -> str | bytes:
     """The model's path; its bytes with products in float32 where the file asks for less."""
-    model = onnx.load(path, load_external_data=False)
-    levels = [a for node in model.graph.node for a in node.attribute if a.name == _ROUNDED]
-    if all(level.i in (0, 1) for level in levels):
+    if all(level.i in (0, 1) for level in _levels(open_onnx(path).model)):
         return str(path)
-    for level in levels:
+    model = onnx.load(path, load_external_data=False)
+    for level in _levels(model):
         level.i = 1
     return bytes(model.SerializeToString())
+
+
+def _levels(model: onnx.ModelProto) -> list[onnx.AttributeProto]:
+    return [a for node in model.graph.node for a in node.attribute if a.name == _ROUNDED]
 
 
 class Model:

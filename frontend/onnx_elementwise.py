@@ -5,13 +5,12 @@ Where all inputs are known they are computed; where all are one repeated number,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from inferc.errors import CompileError
+from inferc.frontend.onnx_fold import COMPARISONS, fold, is_single, number_of
 from inferc.frontend.onnx_table import (
     MICROSOFT,
     Node,
@@ -24,7 +23,7 @@ from inferc.frontend.onnx_values import Filled, Item, Known, Scalar, np_dtype, s
 from inferc.frontend.onnx_weights import dtype_of
 from inferc.ir.card import TypeMismatch
 from inferc.ir.core import Value
-from inferc.ir.dims import Dim, InconclusiveDim, Size
+from inferc.ir.dims import Dim, Size
 from inferc.ir.ops._shapes import broadcast
 
 _UNARY = {
@@ -37,111 +36,12 @@ _BINARY = {
     "Or": "logical_or", "Max": "maximum", "Min": "minimum", "Less": "lt", "LessOrEqual": "le",
     "Greater": "gt", "GreaterOrEqual": "ge", "Equal": "eq",
 }  # fmt: skip
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "abs": np.abs, "neg": np.negative, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "tanh": np.tanh, "reciprocal": np.reciprocal, "cos": np.cos, "sin": np.sin,
-    "floor": np.floor, "logical_not": np.logical_not, "add": np.add, "sub": np.subtract,
-    "mul": np.multiply, "pow": np.power, "logical_and": np.logical_and,
-    "logical_or": np.logical_or, "relu": lambda x: np.maximum(x, 0),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "erf": np.vectorize(math.erf),
-}  # fmt: skip
-
-
-def _fold(e: OnnxEmitter, core: str, dtype: str, *items: Item) -> Item | None:
-    """The result where it can be known: arrays, or one number everywhere."""
-    if all(isinstance(i, Known) for i in items):
-        return settled(_computed(e, core, dtype, *(i.array for i in items)), dtype)  # type: ignore[union-attr]
-    if not all(isinstance(i, Filled) or _single(i) for i in items):
-        return None
-    numbers = [np.array(_number(i), object) for i in items]
-    value = _computed(e, core, dtype, *numbers)
-    shape = broadcast(core, *(shape_of(i) for i in items))
-    return Filled(settled(value, dtype).elements()[0], shape, dtype)
-
-
-def _single(item: Item) -> bool:
-    return isinstance(item, Known) and item.array.size == 1
-
-
-def _number(item: Item) -> Scalar:
-    assert isinstance(item, Known | Filled)
-    return item.value if isinstance(item, Filled) else item.elements()[0]
-
-
-def _computed(e: OnnxEmitter, core: str, dtype: str, *arrays: np.ndarray) -> np.ndarray:
-    """Element-wise on numbers and sizes. Raises CompileError where sizes do not decide."""
-    symbolic = any(a.dtype == object for a in arrays)
-    if not symbolic and core in _NUMPY:
-        return np.asarray(_NUMPY[core](*arrays))
-    decide = np.vectorize(lambda *xs: _decided(e, core, dtype, *xs), otypes=[object])
-    return np.asarray(decide(*arrays), object)
-
-
-def _decided(e: OnnxEmitter, core: str, dtype: str, *xs: Any) -> Any:
-    xs = tuple(x if isinstance(x, Dim) else getattr(x, "item", lambda x=x: x)() for x in xs)
-    if core in _COMPARISONS or core in ("maximum", "minimum"):
-        return _compared(e, core, *xs)
-    if core == "div":
-        return _quotient(dtype, *xs)
-    if not any(isinstance(x, Dim) for x in xs):
-        return _NUMPY[core](*xs)
-    operations: dict[str, Callable[..., Any]] = {
-        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": _times,
-        "neg": lambda a: -a, "abs": lambda a: a, "floor": lambda a: a,
-    }  # fmt: skip
-    if core not in operations:
-        raise CompileError(f"{core} of the size {', '.join(map(str, xs))} is not known.")
-    return operations[core](*xs)
-
-
-def _times(a: Any, b: Any) -> Any:
-    if isinstance(a, float) or isinstance(b, float):
-        whole = [int(x) if isinstance(x, float) and x == int(x) else x for x in (a, b)]
-        if any(isinstance(x, float) for x in whole):
-            raise CompileError(f"the size {a} * {b} is not known to be a whole number.")
-        a, b = whole
-    return a * b
-
-
-def _quotient(dtype: str, a: Any, b: Any) -> Any:
-    if not isinstance(a, Dim) and not isinstance(b, Dim):
-        return a / b if dtype.startswith(("f", "bf")) else math.trunc(a / b)
-    try:
-        return a // (int(b) if isinstance(b, float) and b == int(b) else b)
-    except InconclusiveDim as error:
-        raise CompileError(f"{error}.") from error
-
-
-def _compared(e: OnnxEmitter, core: str, a: Any, b: Any) -> Any:
-    if not isinstance(a, Dim) and not isinstance(b, Dim):
-        functions: dict[str, Callable[[Any, Any], Any]] = {
-            "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
-            "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
-            "maximum": max, "minimum": min,
-        }  # fmt: skip
-        return functions[core](a, b)
-    le, ge = e.le(a, b), e.le(b, a)
-    known = {"eq": e.eq(a, b), "ne": _not(e.eq(a, b)), "le": le, "ge": ge, "lt": _not(ge),
-             "gt": _not(le)}  # fmt: skip
-    if core in known and known[core] is not None:
-        return known[core]
-    if core in ("maximum", "minimum"):
-        if le is not None:
-            return b if le == (core == "maximum") else a
-        if ge is not None:
-            return a if ge == (core == "maximum") else b
-    raise CompileError(f"whether {a} {core} {b} depends on the batch or the length.")
-
-
-def _not(value: bool | None) -> bool | None:
-    return None if value is None else not value
 
 
 def _unary(core: str) -> Callable[[OnnxEmitter, Node], Item]:
     def build(e: OnnxEmitter, n: Node) -> Item:
         x = n.input(0)
-        folded = _fold(e, core, dtype_of_item(x), x)
+        folded = fold(e, core, dtype_of_item(x), x)
         return folded if folded is not None else e.emit(core, e.value(x))
 
     return build
@@ -149,8 +49,8 @@ def _unary(core: str) -> Callable[[OnnxEmitter, Node], Item]:
 
 def binary(e: OnnxEmitter, core: str, a: Item, b: Item) -> Item:
     """An element-wise op of two items, computed where they are known."""
-    dtype = "bool" if core in _COMPARISONS else dtype_of_item(a)
-    folded = _fold(e, core, dtype, a, b)
+    dtype = "bool" if core in COMPARISONS else dtype_of_item(a)
+    folded = fold(e, core, dtype, a, b)
     if folded is not None:
         return folded
     return _whole_sum(e, core, a, b) or e.emit(core, e.value(a), e.value(b))
@@ -164,7 +64,7 @@ def _whole_sum(e: OnnxEmitter, core: str, a: Item, b: Item) -> Item | None:
         a, b = b, a
     if not isinstance(a, Value) or not _is_number(b):
         return None
-    total = int(_number(b)) * (1 if core == "add" else -1)  # type: ignore[arg-type]
+    total = int(number_of(b)) * (1 if core == "add" else -1)  # type: ignore[arg-type]
     op = a.producer
     inner = op.operands[1].producer if op is not None and op.name == "core.add" else None
     if op is not None and inner is not None and inner.name == "core.constant":
@@ -178,7 +78,7 @@ def _whole_sum(e: OnnxEmitter, core: str, a: Item, b: Item) -> Item | None:
 
 
 def _is_number(item: Item) -> bool:
-    return (isinstance(item, Filled) or _single(item)) and not isinstance(_number(item), Dim)
+    return (isinstance(item, Filled) or is_single(item)) and not isinstance(number_of(item), Dim)
 
 
 def _binary(core: str) -> Callable[[OnnxEmitter, Node], Item]:
@@ -201,7 +101,7 @@ def _power(e: OnnxEmitter, x: Item, exponent: Item) -> Item:
     if not isinstance(x, Value):
         return binary(e, "pow", x, exponent)
     if _is_number(exponent):
-        number = _number(exponent)
+        number = number_of(exponent)
         name = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(float(number))  # type: ignore[arg-type]
         if name:
             return e.emit(name, x)
@@ -274,8 +174,8 @@ def _cast_number(value: Scalar, dtype: str) -> Scalar:
 @onnx_op("Where")
 def _where(e: OnnxEmitter, n: Node) -> Item:
     condition, a, b = (n.input(i) for i in range(3))
-    if isinstance(condition, Filled) or _single(condition):
-        chosen = a if _number(condition) else b
+    if isinstance(condition, Filled) or is_single(condition):
+        chosen = a if number_of(condition) else b
         shape = broadcast("where", *(shape_of(i) for i in (condition, a, b)))
         return expand(e, chosen, shape)
     if all(isinstance(i, Known) for i in (condition, a, b)):
@@ -289,8 +189,8 @@ def expand(e: OnnxEmitter, x: Item, shape: tuple[Size, ...]) -> Item:
     """Broadcast to a shape that the item's own is known to fit."""
     if shape_of(x) == shape:
         return x
-    if isinstance(x, Filled) or _single(x):
-        return Filled(_number(x), shape, dtype_of_item(x))
+    if isinstance(x, Filled) or is_single(x):
+        return Filled(number_of(x), shape, dtype_of_item(x))
     if isinstance(x, Known) and all(isinstance(s, int) for s in shape):
         return Known(np.broadcast_to(x.array, shape), x.dtype)  # type: ignore[arg-type]
     try:

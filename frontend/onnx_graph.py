@@ -16,6 +16,7 @@ from inferc.frontend import (
     onnx_attention,
     onnx_contract,
     onnx_elementwise,
+    onnx_lookup,
     onnx_microsoft,
     onnx_quantized,
     onnx_shape,
@@ -32,7 +33,8 @@ from inferc.ir.dims import InconclusiveDim
 from inferc.ir.location import ModuleLoc
 
 _FAMILIES = (
-    onnx_attention, onnx_contract, onnx_elementwise, onnx_microsoft, onnx_quantized, onnx_shape,
+    onnx_attention, onnx_contract, onnx_elementwise, onnx_lookup, onnx_microsoft, onnx_quantized,
+    onnx_shape,
 )  # fmt: skip
 _KNOWN_ELEMENTS_MAX = 4096  # integers up to here are constants of the graph
 _NAME_SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"

@@ -59,7 +59,7 @@ def keep_token_axis(op: Op, edit: Edit) -> Value | None:
         return None
     edit.covers(inner)
     restored = edit.op("core.reshape", inner.operands[0], shape=finer)
-    made = edit.op(op.name, restored, *op.operands[1:], **op.attrs)
+    made = edit.like(op, restored, *op.operands[1:])
     return edit.op("core.reshape", made, shape=shape)
 
 

@@ -126,7 +126,7 @@ class Printer:
 
     def _named(self, op: Op) -> str:
         operands = [self.value(v) for v in op.operands]
-        expression = _form(op).format(*operands)
+        expression = vector_form(op).format(*operands)
         name = f"v{len(self.lines)}"
         self.lines.append(Line(name, expression))
         return name
@@ -145,7 +145,8 @@ class Printer:
                 raise Unprintable(f"{op.name} broadcasts {type_} to {result}")
 
 
-def _form(op: Op) -> str:
+def vector_form(op: Op) -> str:
+    """The expression of an op over vectors `{0}`, `{1}`, ... Raises Unprintable."""
     if op.name in _UNARY:
         return _UNARY[op.name]
     if op.name in _BINARY:

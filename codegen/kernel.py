@@ -42,7 +42,7 @@ class Refusal:
 
 
 Answer = Ok | Refusal
-Layout = Literal["n16", "n16_pair", "rows", "vector"]
+Layout = Literal["n16", "n16_pair", "experts", "experts_pair", "rows", "vector"]
 
 
 @dataclass(frozen=True)

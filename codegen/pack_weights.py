@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from inferc.codegen import packing
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import WeightUse
 from inferc.codegen.units import Units
-from inferc.codegen.weight_program import Read, Weight, sources, weight_value
+from inferc.codegen.weight_program import Read, Weight, sources, weight_entries, weight_value
 from inferc.errors import CompileError
 from inferc.ir.core import Module, Op
 from inferc.ir.types import TensorType
@@ -95,6 +95,8 @@ def _packed_bytes(layout: str, dtype: str, shape: tuple[int, ...]) -> int:
         return packing.packed_bytes(dtype, *shape)
     if layout == "n16_pair":
         return packing.packed_pair_bytes(dtype, *shape)
+    if layout in ("experts", "experts_pair"):
+        return shape[0] * _packed_bytes(layout.replace("experts", "n16"), dtype, shape[1:])
     if layout == "rows":
         return shape[0] * packing.row_bytes(dtype, shape[1])
     return 4 * int(np.prod(shape))
@@ -117,6 +119,13 @@ def packed_slabs(item: PackItem, weights: list[Weight]) -> Iterator[NDArray[np.u
                 yield packing.pack_pair(item.dtype, slab[0], slab[1])
 
 
+def expert_slabs(item: PackItem, entries: list[Iterator[Weight]]) -> Iterator[NDArray[np.uint8]]:
+    """The bytes of stacked matrices: each packed by itself, one behind the other."""
+    each = replace(item, layout=item.layout.replace("experts", "n16"), shape=item.shape[1:])
+    for weights in zip(*entries, strict=True):
+        yield from packed_slabs(each, list(weights))
+
+
 def _padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
@@ -131,8 +140,8 @@ def write_weights(
 ) -> tuple[int, ...]:
     """Evaluate, pack and write every item; returns the offsets in the file.
 
-    One stored tensor and a slab of its packed form are resident. The file is safetensors: `u8`
-    tensors, each padded to 64 bytes and beginning at a multiple of 64.
+    One stored tensor (of stacked experts: one expert) and a slab of its packed form are resident.
+    The file is safetensors: `u8` tensors, each padded to and beginning at a multiple of 64 bytes.
     """
     header, starts = _header(plan)
     total, done = plan.weights_bytes, 0
@@ -140,7 +149,7 @@ def write_weights(
         stream.write(header)
         for item in plan.items:
             written = 0
-            for slab in packed_slabs(item, _weights_of(item, module, read)):
+            for slab in _slabs(item, module, read, release):
                 stream.write(slab.data)
                 written += slab.nbytes
             _check_size(item, written)
@@ -152,14 +161,18 @@ def write_weights(
     return tuple(len(header) + start for start in starts)
 
 
-def _weights_of(item: PackItem, module: Module, read: Read) -> list[Weight]:
-    weights = []
-    for param in item.params:
-        type_ = _param_type(module, param)
+def _slabs(
+    item: PackItem, module: Module, read: Read, release: Callable[[str], None]
+) -> Iterator[NDArray[np.uint8]]:
+    types = {param: _param_type(module, param) for param in item.params}
+    for param, type_ in types.items():
         if item.layout != "vector" and type_.dtype != item.dtype:
             raise CompileError(f"Weight {param}: planned as {item.dtype}, found {type_}.")
-        weights.append(weight_value(module, param, type_, read))
-    return weights
+    if item.layout.startswith("experts"):
+        return expert_slabs(
+            item, [weight_entries(module, p, t, read, release) for p, t in types.items()]
+        )
+    return packed_slabs(item, [weight_value(module, p, t, read) for p, t in types.items()])
 
 
 def _check_size(item: PackItem, written: int) -> None:

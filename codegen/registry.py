@@ -5,9 +5,11 @@ from __future__ import annotations
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import KernelDef, KernelOptions, Refusal
 from inferc.codegen.kernels.attention import ATTENTION
+from inferc.codegen.kernels.experts import EXPERTS
 from inferc.codegen.kernels.linear import GLU_LINEAR, LINEAR
 from inferc.codegen.kernels.plain_row import PLAIN_ROW
 from inferc.codegen.kernels.rope_append import ROPE_APPEND
+from inferc.codegen.kernels.row_loops import ROW_LOOPS
 from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
 from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
@@ -15,8 +17,8 @@ from inferc.errors import CompileError
 from inferc.ir.text import print_func
 
 KERNELS: tuple[KernelDef, ...] = (
-    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, STATE, TVM_ROW,
-    PLAIN_ROW,
+    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, STATE, EXPERTS,
+    TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 _BY_NAME = {definition.name: definition for definition in KERNELS}
 

@@ -112,12 +112,20 @@ class _Planner:
         self.logits = through_reshape(self.func.results[0])
         waits = iter(barriers(self.func))
         calls = []
+        sharing = False  # a kernel since the last barrier works in the scratch that all share
         for op in self.func.ops:
             if op.name == "core.reshape":
                 self.places[op.result] = self.places[op.operands[0]]
             elif op.body is not None:
-                calls.append(self._call(op, next(waits)))
+                shares = self._shares(op)
+                wait = next(waits) or (sharing and shares)
+                sharing = shares or (sharing and not wait)
+                calls.append(self._call(op, wait))
         return Phase(self.func.name, tuple(calls))
+
+    def _shares(self, op: Op) -> bool:
+        group, unit = self.units.of_op[op]
+        return unit.definition.scratch(group, self.units.options).shared != "0"
 
     def _place_arguments(self) -> None:
         for index, value in enumerate(cache_arguments(self.func)):

@@ -6,7 +6,7 @@ work on them as they are. All other ops run on the values by the cards' referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,57 @@ def weight_value(module: Module, name: str, type_: TensorType, read: Read) -> We
     func = module.funcs.get(f"pack/{name}")
     if func is None:
         return Weight(type_, _checked(name, type_, read(name)))
-    return Weight(type_, _checked(name, type_, _run(func, read)))
+    return Weight(type_, _checked(name, type_, _run(func.ops, func.results[0], read)))
+
+
+def weight_entries(
+    module: Module, name: str, type_: TensorType, read: Read, release: Callable[[str], None]
+) -> Iterator[Weight]:
+    """The value of `param @name` of a step function, one entry of its first axis after another.
+
+    Entries that are stored one by one are read one by one. What an entry was made of is released
+    before the next.
+    """
+    entry_type = type_.with_shape(type_.shape[1:])
+    parts = _stored_entries(module.funcs.get(f"pack/{name}"), entry_type)
+    if parts is None:
+        for array in weight_value(module, name, type_, read).array:
+            yield Weight(entry_type, array)
+            for source in sources(module, name):
+                release(source)
+        return
+    for part in parts:
+        ops = _cone(part)
+        yield Weight(entry_type, _checked(name, entry_type, _run(ops, part, read)))
+        for op in ops:
+            if op.name == "param":
+                release(str(op.attrs["name"]))
+
+
+def _stored_entries(func: Func | None, entry_type: TensorType) -> tuple[Value, ...] | None:
+    """The entries, where the function stacks matrices of this type; else None."""
+    op = None if func is None else func.results[0].producer
+    if op is None or op.name != "core.reshape" or op.operands[0].producer is None:
+        return None
+    stack = op.operands[0].producer
+    equal = all(v.type == entry_type for v in stack.operands)
+    if stack.name != "core.concat" or stack.attrs["axis"] != 0 or not equal:
+        return None
+    return stack.operands
+
+
+def _cone(value: Value) -> list[Op]:
+    """What a value is computed from, in order."""
+    found: dict[Op, None] = {}
+
+    def visit(op: Op | None) -> None:
+        if op is not None and op not in found:
+            for operand in op.operands:
+                visit(operand.producer)
+            found[op] = None
+
+    visit(value.producer)
+    return list(found)
 
 
 def sources(module: Module, name: str) -> tuple[str, ...]:
@@ -57,10 +107,10 @@ def sources(module: Module, name: str) -> tuple[str, ...]:
     return (name,) if func is None else tuple(func.params())
 
 
-def _run(func: Func, read: Read) -> Array:
+def _run(ops: Sequence[Op], result: Value, read: Read) -> Array:
     values: dict[Value, Array] = {}
-    last_use = {v: i for i, op in enumerate(func.ops) for v in op.operands}
-    for i, op in enumerate(func.ops):
+    last_use = {v: i for i, op in enumerate(ops) for v in op.operands}
+    for i, op in enumerate(ops):
         if op.name == "param":
             name = str(op.attrs["name"])
             type_ = op.result.type
@@ -69,9 +119,9 @@ def _run(func: Func, read: Read) -> Array:
         else:
             values[op.result] = _evaluate(op, [values[v] for v in op.operands])
         for value in op.operands:  # a layer's weights need not stay until the end
-            if last_use[value] == i and value is not func.results[0]:
+            if last_use[value] == i and value is not result:
                 values.pop(value, None)
-    return values[func.results[0]]
+    return values[result]
 
 
 def _evaluate(op: Op, operands: list[Array]) -> Array:

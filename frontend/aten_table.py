@@ -61,6 +61,10 @@ class Emitter:
         """Append an op at the current location."""
         return self.builder.op(op_name, *operands, loc=self.loc, hint=self.hint, **attrs)
 
+    def ops(self, op_name: str, *operands: Value, **attrs: AttrValue) -> tuple[Value, ...]:
+        """Append an op with several results at the current location."""
+        return self.builder.ops(op_name, *operands, loc=self.loc, **attrs).results
+
     def constant(self, values: tuple[AttrValue, ...], shape: tuple[int, ...], dtype: str) -> Value:
         """A constant tensor, values in row-major order."""
         return self.op("core.constant", values=values, shape=shape, dtype=dtype)
@@ -148,6 +152,8 @@ def known_number(value: Value) -> float | None:
 
 def bound_or_none(limit: Value | Scalar | None) -> Value | Scalar | None:
     """A clamp limit, or None where it limits nothing."""
+    if isinstance(limit, Value):
+        return limit
     return None if limit is None or math.isinf(limit) else limit
 
 

@@ -19,6 +19,7 @@ from inferc.frontend import (
     aten_elementwise,
     aten_hooks,
     aten_recurrent,
+    aten_select,
     aten_shape,
     aten_write,
 )
@@ -31,7 +32,15 @@ from inferc.ir.types import TensorType
 
 __all__ = ["Graphed", "Translator", "plain_name", "to_module"]
 # Importing these fills the table.
-_FAMILIES = (aten_contract, aten_elementwise, aten_hooks, aten_recurrent, aten_shape, aten_write)
+_FAMILIES = (
+    aten_contract,
+    aten_elementwise,
+    aten_hooks,
+    aten_recurrent,
+    aten_select,
+    aten_shape,
+    aten_write,
+)
 
 _WRAPPER = "model_"  # attribute of the wrapper module that holds the model
 _CONSTANT_ELEMENTS_MAX = 4096

@@ -1,4 +1,4 @@
-"""Attention, masks and experts kept whole, by transformers' own extension points.
+"""Attention and masks kept whole, by transformers' own extension points.
 
 Each interface function emits one custom op, so that the exported graph holds `inferc::attention`
 and `inferc::mask` nodes with every parameter the model passed. Nothing is patched per model. Runs
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.library import custom_op
-from transformers.integrations.moe import ExpertsInterface
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
 from inferc.errors import CompileError
+from inferc.frontend import capture_experts
 
 IMPLEMENTATION = "inferc"
 ADDITIVE = "inferc_additive"  # the mask of models whose attention is not part of the interface
@@ -173,15 +173,9 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
     )
 
 
-def _experts(module: nn.Module, *_: Any, **__: Any) -> Tensor:
-    raise CompileError(
-        f"{type(module).__name__} is a mixture of experts; this version compiles dense models only."
-    )
-
-
 def register() -> None:
     """Register the interface functions under the name `inferc`."""
     AttentionInterface.register(IMPLEMENTATION, _attention)
     AttentionMaskInterface.register(IMPLEMENTATION, _mask)
     AttentionMaskInterface.register(ADDITIVE, _additive_mask)
-    ExpertsInterface.register(IMPLEMENTATION, _experts)
+    capture_experts.register(IMPLEMENTATION)

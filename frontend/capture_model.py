@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -30,10 +31,11 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from inferc.errors import CompileError
-from inferc.frontend import capture_hooks, capture_recurrent
+from inferc.frontend import capture_experts, capture_hooks, capture_recurrent
 
 BATCH_MAX = 1024
 _TRACED_BATCH, _TRACED_LENGTH = 2, 8
+_COUNTS_POSITIONS = "create_position_ids_from_input_ids"
 
 
 @dataclass
@@ -47,17 +49,22 @@ ACTIVE = ActiveModules()
 
 
 class _Forward(nn.Module):
-    """Plain forward pass: no cache, every position's logits."""
+    """Plain forward pass: no cache, every position's logits.
+
+    A model that takes no positions counts them itself; `raise-positions` finds the counts.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model_ = model
+        parameters = inspect.signature(model.forward).parameters
+        # Some count positions from the tokens that are no padding; given ones would differ.
+        counts = any(hasattr(m, _COUNTS_POSITIONS) for m in model.modules())
+        self.takes_positions = "position_ids" in parameters and not counts
+        self.takes_cache = "use_cache" in parameters
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits `[B, S, V]`."""
-        parameters = inspect.signature(model.forward).parameters
-        self.takes_positions = "position_ids" in parameters
-        self.takes_cache = "use_cache" in parameters
         options: dict[str, Any] = {"position_ids": positions} if self.takes_positions else {}
         if self.takes_cache:
             options["use_cache"] = False
@@ -75,6 +82,8 @@ def build_model(config: PreTrainedConfig) -> PreTrainedModel:
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             module.config._experts_implementation = name
+            module.config.use_cache = False  # also where the outer forward does not pass it on
+    capture_experts.recognise_gates(model)
     _rebuild_buffers(model)
     return model
 
@@ -182,7 +191,7 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
         inputs = tuple(torch.zeros(shape, dtype=torch.long) for _ in range(2))
     axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
     with torch.no_grad(), _tracked(model), capture_recurrent.hooked(model):
-        program = _export(_Forward(model), inputs, (axes, axes))
+        program = _export(_Forward(model), inputs, (axes, axes), context_tokens)
     if not _has_inplace_ops(program):  # the common case, and functionalising is the slow part
         return program
     # An empty table only functionalises: in-place ops go, composite ops stay whole.
@@ -195,17 +204,34 @@ def _has_inplace_ops(program: ExportedProgram) -> bool:
 
 
 def _export(
-    forward: nn.Module, inputs: tuple[torch.Tensor, ...], axes: tuple[dict[int, Dim], ...]
+    forward: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    axes: tuple[dict[int, Dim], ...],
+    context_tokens: int,
 ) -> ExportedProgram:
     try:
         return torch.export.export(forward, inputs, dynamic_shapes=axes, strict=False)
     except UserError as error:
         if "Constraints violated" not in str(error):
             raise
+        if _guards_whole_tables(str(error), context_tokens):
+            # One table of positions is cut to the length; as a whole it would be no cut.
+            shorter = {0: axes[0][0], 1: Dim("S", min=1, max=context_tokens - 1)}
+            return _export(forward, inputs, (shorter, shorter), 0)
         raise CompileError(
             "the forward pass is not one graph for all sequence lengths: its Python code depends "
             "on the length, as recurrent layers do. Such layers are not supported yet."
         ) from error
+
+
+def _guards_whole_tables(message: str, context_tokens: int) -> bool:
+    """Whether all that stands against a graph for all lengths is the longest length itself."""
+    guards = re.findall(r"generated guard (.*?)\.?(?:\n|$)", message)
+    return (
+        context_tokens > 1
+        and "specialized it" not in message
+        and all(guard.endswith(f"!= {context_tokens}") for guard in guards)
+    )
 
 
 def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:

@@ -41,6 +41,23 @@ class CaptureRequest:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A parameter that is no stored tensor but made of some.
+
+    Attributes:
+        sources: Stored tensors, joined in this order.
+        axis: Axis along which they are joined.
+        stack: If not 0, the joined rows are cut into so many equal parts, a new first axis.
+        rows: If given, the rows of the joined tensor that the parameter is.
+    """
+
+    sources: tuple[str, ...]
+    axis: int = 0
+    stack: int = 0
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class CaptureFacts:
     """What the binding of weights has to know.
 
@@ -52,6 +69,7 @@ class CaptureFacts:
         parameters: Shape of each parameter under its canonical name, used by the graph or not.
         aliases: Tied parameters: name to the canonical name that the graph uses.
         names: Checkpoint key to parameter name.
+        made: Parameters that are made of several checkpoint tensors, or of part of one.
         ignored: Regular expressions of checkpoint keys that the model does not need.
     """
 
@@ -62,6 +80,7 @@ class CaptureFacts:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    made: dict[str, Made] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -73,4 +92,13 @@ class CaptureFacts:
         """Read what `to_json` wrote."""
         data = json.loads(text)
         shapes = {name: tuple(shape) for name, shape in data["parameters"].items()}
-        return cls(**data | {"parameters": shapes, "ignored": tuple(data["ignored"])})
+        made = {name: _made(fields) for name, fields in data["made"].items()}
+        ignored = tuple(data["ignored"])
+        return cls(**data | {"parameters": shapes, "made": made, "ignored": ignored})
+
+
+def _made(fields: dict[str, Any]) -> Made:
+    rows = fields["rows"]
+    return Made(
+        tuple(fields["sources"]), fields["axis"], fields["stack"], tuple(rows) if rows else None
+    )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from inferc.errors import CompileError
 from inferc.frontend import capture_config, capture_graph, capture_model
+from inferc.frontend.capture_names import parameter_names
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
 from inferc.ir.text import print_module
 
@@ -28,7 +26,7 @@ def capture(request: CaptureRequest) -> tuple[str, CaptureFacts]:
     capture_config.check_partial_rotary(model)
     if request.frequency_divisors:
         capture_model.divide_frequencies(model, request.frequency_divisors)
-    names, ignored = _names(model, request.checkpoint_keys), _ignored(model)
+    names, ignored = parameter_names(model, request.checkpoint_keys), _ignored(model)
     parameters = {
         name: tuple(p.shape) for name, p in [*model.named_parameters(), *_stored_buffers(model)]
     }
@@ -42,7 +40,8 @@ def capture(request: CaptureRequest) -> tuple[str, CaptureFacts]:
         layers=config.num_hidden_layers,
         parameters=parameters,
         aliases=graphed.aliases,
-        names=names,
+        names=names.plain,
+        made=names.made,
         ignored=ignored,
     )
     return print_module(graphed.module, locations=True), facts
@@ -67,26 +66,6 @@ def _stored_buffers(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
     """Buffers that checkpoints hold."""
     stored = set(model.state_dict())
     return [(name, buffer) for name, buffer in model.named_buffers() if name in stored]
-
-
-def _names(model: PreTrainedModel, keys: tuple[str, ...]) -> dict[str, str]:
-    """Parameter name of each checkpoint key, by transformers' own conversion mapping."""
-    transforms = get_model_conversion_mapping(model)
-    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
-    converters = [t for t in transforms if isinstance(t, WeightConverter)]
-    state: dict[str, Any] = model.state_dict()
-    out = {}
-    for key in keys:
-        name, pattern = rename_source_key(
-            key, renamings, converters, model.base_model_prefix, state
-        )
-        if pattern is not None:
-            raise CompileError(
-                f"the checkpoint stores {key} in a form that has to be merged into {name}; only "
-                "checkpoints whose tensors are the model's parameters are supported."
-            )
-        out[key] = name
-    return out
 
 
 def _ignored(model: PreTrainedModel) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from inferc.frontend.gguf_rope import inv_freq_divisors
 from inferc.frontend.weight_transforms import (
     Binding,
     Rows,
+    Stack,
     SubtractOne,
     Transform,
     Transpose,
@@ -89,6 +90,10 @@ def _bindings(file: GgufFile, architecture: Architecture, config: Config) -> Ite
             )
         elif template == "blk.{i}.attn_qkv" and "blk.{i}.attn_q" in architecture.names:
             yield from _split_qkv(architecture, config, stored, number, suffix)
+        for parameter, pieces in architecture.stacks.items():
+            if f"{template}.{suffix}" == pieces[0]:
+                sources = tuple(piece.replace("{i}", number) for piece in pieces)
+                yield Binding(parameter.replace("{i}", number), sources, axis=int(len(pieces) > 1))
 
 
 def _split_qkv(
@@ -119,6 +124,8 @@ def _transforms(architecture: Architecture, name: str, config: Config) -> tuple[
             return (SubtractOne(),)
         case Change.TRANSPOSED:
             return (Transpose(),)
+        case Change.SQUEEZED:
+            return (Stack(1),)
         case None:
             return ()
 

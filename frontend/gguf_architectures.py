@@ -20,6 +20,7 @@ class Change(Enum):
     KEY_ROWS = "rows of each key head are in interleaved rope order"
     PLUS_ONE = "stored as 1 + w"
     TRANSPOSED = "stored [out, in], the parameter is [in, out]"
+    SQUEEZED = "stored [in], the parameter is [1, in]"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Architecture:
     """Config switch to the tensors of which any, if present, means that it is on."""
     changes: Mapping[str, Change] = field(default_factory=dict)
     """Changed tensors, keys as in `names` with the suffix: `blk.{i}.attn_q.weight`."""
+    stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Parameter of stacked experts to the tensors that are its pieces along axis 1."""
     rope: Rope | None = field(default_factory=Rope)
     window: Window | None = None
     scale_key: str | None = None
@@ -90,8 +93,28 @@ _POST_NORMS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 
+_EXPERTS = {
+    "model.layers.{i}.mlp.experts.gate_up_proj": (
+        "blk.{i}.ffn_gate_exps.weight",
+        "blk.{i}.ffn_up_exps.weight",
+    ),
+    "model.layers.{i}.mlp.experts.down_proj": ("blk.{i}.ffn_down_exps.weight",),
+}
+_ROUTER = {"ffn_gate_inp": "mlp.gate"}
+_SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
 _LLAMA_NAMES = _names("model.layers", {**_PRE_NORMS, **_ATTENTION, **_MLP}, _ENDS)
 _QWEN3_NAMES = _names("model.layers", {**_PRE_NORMS, **_ATTENTION, **_QK_NORMS, **_MLP}, _ENDS)
+_QWEN2_MOE_NAMES = _names(
+    "model.layers", {**_PRE_NORMS, **_ATTENTION, **_ROUTER, **_SHARED_EXPERT}, _ENDS
+)
+_QWEN3_MOE_NAMES = _names(
+    "model.layers", {**_PRE_NORMS, **_ATTENTION, **_QK_NORMS, **_ROUTER}, _ENDS
+)
 _GEMMA_NORMS = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
@@ -139,6 +162,11 @@ _SIZES = {
     "attention.head_count": "num_attention_heads",
 }
 _RMS = {**_SIZES, "attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+_EXPERT_SIZES = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
 
 _PERMUTED = {
     f"blk.{{i}}.{name}.{suffix}": change
@@ -162,6 +190,27 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": _LLAMA,
     "qwen2": Architecture("qwen2", _LLAMA_NAMES, _RMS),
     "qwen3": Architecture("qwen3", _QWEN3_NAMES, _RMS, flags=_ATTENTION_BIAS),
+    # Whether weights are renormalised stands in qwen2moe.cpp and qwen3moe.cpp (norm_w).
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        _QWEN2_MOE_NAMES,
+        {
+            **_RMS,
+            **_EXPERT_SIZES,
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        constants={"norm_topk_prob": False, "decoder_sparse_step": 1},
+        changes={"blk.{i}.ffn_gate_inp_shexp.weight": Change.SQUEEZED},
+        stacks=_EXPERTS,
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        _QWEN3_MOE_NAMES,
+        {**_RMS, **_EXPERT_SIZES},
+        constants={"norm_topk_prob": True, "decoder_sparse_step": 1},
+        flags=_ATTENTION_BIAS,
+        stacks=_EXPERTS,
+    ),
     # Every 4th layer has no rope: smollm3.cpp's n_no_rope_layer_step, and the HF default.
     "smollm3": Architecture(
         "smollm3",

@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from inferc.errors import CompileError
-from inferc.frontend.capture_request import CaptureFacts
+from inferc.frontend.capture_request import CaptureFacts, Made
 from inferc.frontend.config_checks import check_config
 from inferc.frontend.model_source import ModelSource
 from inferc.frontend.safetensors_store import open_safetensors
 from inferc.frontend.weight_binding import BUFFERS_BESIDE_WEIGHTS, bind
-from inferc.frontend.weight_transforms import Binding, identity_bindings
+from inferc.frontend.weight_transforms import (
+    Binding,
+    Rows,
+    Stack,
+    Transform,
+    identity_bindings,
+)
 from inferc.frontend.weights import WeightStore
 
 
@@ -64,16 +70,24 @@ def bind_checkpoint(facts: CaptureFacts, store: WeightStore) -> dict[str, Bindin
     _explain_missing_head(facts, stored)
     return bind(
         facts.parameters,
-        identity_bindings(names),
+        (*identity_bindings(names), *(_made(p, made) for p, made in facts.made.items())),
         store,
         known_unused=(*BUFFERS_BESIDE_WEIGHTS, *facts.ignored),
         duplicates=duplicates,
     )
 
 
+def _made(parameter: str, made: Made) -> Binding:
+    """The binding of a parameter that is made of several tensors, or of part of one."""
+    transforms: list[Transform] = [Rows(*made.rows)] if made.rows is not None else []
+    if made.stack:
+        transforms.append(Stack(made.stack))
+    return Binding(parameter, made.sources, tuple(transforms), made.axis)
+
+
 def _explain_missing_head(facts: CaptureFacts, stored: dict[str, str]) -> None:
     """The commonest missing tensor has a cause that deserves its own message."""
-    missing = [p for p in facts.parameters if p not in stored]
+    missing = [p for p in facts.parameters if p not in stored and p not in facts.made]
     if missing == ["lm_head.weight"] and "lm_head.weight" not in facts.aliases:
         raise CompileError(
             "The weights hold no lm_head.weight, and config.json does not say that it is tied to "

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inferc.frontend.joined_weights import JoinedWeight
 from inferc.frontend.weight_transforms import (
     Binding,
     Rows,
+    Stack,
     SubtractOne,
     Transform,
     Transpose,
@@ -30,6 +32,7 @@ _READS_STORED: dict[str, tuple[int, ...]] = {
     "core.embedding": (0,),
     "nn.rms_norm": (1,),
     "nn.layer_norm": (1, 2),
+    "nn.experts": tuple(range(3, 9)),
 }
 # ops that keep the stored type of what they move
 _MOVES = ("core.transpose", "core.reshape", "core.slice")
@@ -78,7 +81,7 @@ class _Binder:
         self.func = Func(self.source.name, dict(self.source.symbols))
         self.builder = Builder(self.func)
         self.values: dict[Value, Value] = {}
-        self.weights: dict[Value, _Weight] = {}
+        self.weights: dict[Value, _Weight | JoinedWeight] = {}
         self.params: dict[str, Value] = {}
         self.floats: dict[Value, Value] = {}
         uses = Counter(s for b in self.bindings.values() for s in b.sources)
@@ -101,10 +104,14 @@ class _Binder:
         return self.builder.returns(*results)
 
     # -- parameters
-    def _weight(self, op: Op) -> _Weight:
+    def _weight(self, op: Op) -> _Weight | JoinedWeight:
         """The parameter as an expression of stored tensors."""
         binding = self.bindings[str(op.attrs["name"])]
         parts = [self._param(binding, source, op) for source in binding.sources]
+        stacks = [t.count for t in binding.transforms if isinstance(t, Stack)]
+        if binding.axis == 1 or stacks:
+            assert len(binding.transforms) == len(stacks), "joined tensors are not changed further"
+            return JoinedWeight(self._alike(parts, op.loc), stacks[0] if stacks else 0)
         value = parts[0]
         if len(parts) > 1:
             value = self._joined(parts, op.loc)
@@ -126,9 +133,20 @@ class _Binder:
         return self.params[name]
 
     def _joined(self, parts: Sequence[Value], loc: Location) -> Value:
+        return self.builder.op("core.concat", *self._alike(parts, loc), axis=0, loc=loc)
+
+    def _alike(self, parts: Sequence[Value], loc: Location) -> tuple[Value, ...]:
+        """The parts in one stored type."""
         if len({_tensor(p).dtype for p in parts}) > 1:
-            parts = [self._float(p, loc) for p in parts]
-        return self.builder.op("core.concat", *parts, axis=0, loc=loc)
+            return tuple(self._float(p, loc) for p in parts)
+        return tuple(parts)
+
+    def _whole(self, value: Value, loc: Location) -> _Weight:
+        """The weight as one value, its pieces joined."""
+        weight = self.weights[value]
+        if isinstance(weight, JoinedWeight):
+            weight = self.weights[value] = _Weight(weight.join(self.builder, loc))
+        return weight
 
     def _transformed(self, weight: _Weight, transform: Transform, loc: Location) -> _Weight:
         if isinstance(transform, Transpose):
@@ -154,12 +172,18 @@ class _Binder:
 
     # -- ops
     def _move(self, op: Op) -> None:
-        weight = self.weights[op.operands[0]]
+        joined = self.weights[op.operands[0]]
+        if isinstance(joined, JoinedWeight):
+            cut = joined.slice(op)
+            if cut is not None:
+                self.weights[op.result] = cut
+                return
+        weight = self._whole(op.operands[0], op.loc)
         if op.name == "core.transpose" and op.attrs["perm"] == (1, 0):
             self.weights[op.result] = _Weight(weight.value, not weight.transposed)
             return
         value = self._settled(weight, op.loc)
-        if _tensor(value).is_block:  # a general move may cut through blocks
+        if _tensor(value).is_block and not _keeps_rows(op):
             value = self._float(value, op.loc)
         moved = self.builder.op(op.name, value, loc=op.loc, hint=op.result.hint, **op.attrs)
         self.weights[op.result] = _Weight(moved)
@@ -176,7 +200,7 @@ class _Binder:
         """The new value; a weight in its stored type or in f32."""
         if value not in self.weights:
             return self.values[value]
-        settled = self._settled(self.weights[value], loc)
+        settled = self._settled(self._whole(value, loc), loc)
         return settled if stored else self._float(settled, loc)
 
     def _settled(self, weight: _Weight, loc: Location) -> Value:
@@ -195,6 +219,17 @@ class _Binder:
         if value not in self.floats:
             self.floats[value] = self.builder.op("core.cast", value, dtype="f32", loc=loc)
         return self.floats[value]
+
+
+def _keeps_rows(op: Op) -> bool:
+    """Whether a move leaves the last axis as it is, and so the blocks along it."""
+    shape = _tensor(op.operands[0]).shape
+    if op.name == "core.slice":
+        return op.attrs["axis"] != len(shape) - 1
+    if op.name == "core.transpose":
+        perm = op.attrs["perm"]
+        return isinstance(perm, tuple) and perm[-1] == len(shape) - 1
+    return _tensor(op.result).shape[-1] == shape[-1]
 
 
 def _tensor(value: Value) -> TensorType:

@@ -93,24 +93,50 @@ class Rows:
         return array[self.start : self.stop]
 
 
-Transform = UnpermuteHeads | SubtractOne | Transpose | Rows
+@dataclass(frozen=True)
+class Stack:
+    """Rows cut into `count` equal parts along a new first axis: experts stored one by one."""
+
+    count: int
+    rows_only = True
+
+    def shape(self, shape: Shape) -> Shape:
+        """Refuses rows that are no such parts."""
+        if shape[0] % self.count:
+            raise ValueError(f"{shape[0]} rows are not {self.count} equal parts")
+        return (self.count, shape[0] // self.count, *shape[1:])
+
+    def apply(self, array: Array) -> Array:
+        """Cut the rows."""
+        return array.reshape(self.count, -1, *array.shape[1:])
+
+
+Transform = UnpermuteHeads | SubtractOne | Transpose | Rows | Stack
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Parameter = transforms, in order, of the sources joined along axis 0."""
+    """Parameter = transforms, in order, of the sources joined along an axis."""
 
     parameter: str
     sources: tuple[str, ...]
     """Names of stored tensors; more than one only if the parameter joins them."""
     transforms: tuple[Transform, ...] = ()
+    axis: int = 0
 
     def shape(self, store: WeightStore) -> Shape:
         """Shape of the parameter that this binding makes; ValueError if it makes none."""
         shapes = [store[source].shape for source in self.sources]
-        if len({shape[1:] for shape in shapes}) != 1:
-            raise ValueError(f"shapes {shapes} cannot be joined along axis 0")
-        shape: Shape = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
+        axis, first = self.axis, shapes[0]
+        if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) != 1:
+            raise ValueError(f"shapes {shapes} cannot be joined along axis {axis}")
+        stacked = any(isinstance(t, Stack) for t in self.transforms)
+        if stacked and len({shape[axis] for shape in shapes}) > 1:
+            raise ValueError(f"shapes {sorted(set(shapes))} differ and cannot be stacked")
+        if len(shapes) == 1:
+            shape: Shape = first
+        else:
+            shape = (*first[:axis], sum(s[axis] for s in shapes), *first[axis + 1 :])
         for transform in self.transforms:
             shape = transform.shape(shape)
         return shape
@@ -118,7 +144,7 @@ class Binding:
     def evaluate(self, store: WeightStore) -> Floats:
         """The parameter in float32: the reference for whatever the compiler makes of it."""
         parts = [store[source].read_float32() for source in self.sources]
-        array: Array = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        array: Array = np.concatenate(parts, self.axis) if len(parts) > 1 else parts[0]
         for transform in self.transforms:
             array = transform.apply(array)
         return np.ascontiguousarray(array, np.float32)

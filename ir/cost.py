@@ -2,7 +2,8 @@
 
 Besides the symbols of the function, formulas have means over sequences: `C`, cached tokens that
 attention reads, new ones included; `H`, those cached before the step; `A`, keys that a query sees.
-With a window of 512 they are `C_512`, `H_512`, `A_512`. `Workload` gives all their values.
+With a window of 512 they are `C_512`, `H_512`, `A_512`. `X_128_8` is the expected number of
+distinct experts where each row chooses 8 of 128. `Workload` gives all their values.
 
 A group costs the bytes of its boundary and the flops of its body. A reshape costs nothing, and a
 parameter costs where it is read.
@@ -17,6 +18,7 @@ from functools import cache
 from inferc.ir.card import AttrValue, card
 from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Size, evaluate, substitute, sym
+from inferc.ir.ops.experts import expected_experts
 from inferc.ir.types import Memory, TensorType, Type
 
 FREE = frozenset({"param", "core.constant", "core.reshape"})
@@ -90,6 +92,9 @@ class StepBindings(dict[str, int]):
     def __missing__(self, name: str) -> int:
         new = self["T"] // self["R"]
         base, _, window = name.partition("_")
+        if base == "X":
+            experts, _, chosen = window.partition("_")
+            return expected_experts(int(experts), int(chosen), self["T"])
         values = {"C": self["C"], "H": self["C"] - new, "A": self["C"] - (new - 1) // 2}
         if base not in values or (window and not window.isdigit()):
             raise KeyError(name)

@@ -4,7 +4,8 @@
     %b = core.sqrt(%a)      =>      %b = core.constant() {values = (1.4142135623730951,), ...}
 
 Constants are computed in float64, whatever their dtype, as the interpreter does in its wide mode:
-folding then loses nothing. Results of more than `max_elements` elements stay ops.
+folding then loses nothing. A count (`core.iota`) of a constant size is a constant as well. Results
+of more than `max_elements` elements stay ops.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class FoldConstants(Pass):
         """Rewrite every function."""
         for func in module:
             roots = frozenset(
-                op.name for op in func.ops if op.operands and op.name.startswith("core.")
+                op.name
+                for op in func.ops
+                if op.name.startswith("core.") and (op.operands or op.name == "core.iota")
             )
             pattern = Pattern("constant", roots, self._fold)
             apply_patterns(func, context, (pattern,))

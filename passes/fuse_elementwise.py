@@ -30,6 +30,7 @@ _KINDS = {
     "core.linear": "linear",
     "core.embedding": "embedding",
     "core.gather_rows": "gather",
+    "nn.experts": "experts",
     "nn.rope_table": "rope_table",
     "serve.paged_attention": "attention",
     "serve.kv_append": "rope_append",

@@ -43,6 +43,7 @@ PHASES = (
             "raise-rope",
             "raise-sdpa",
             "raise-attention",
+            "split-projections",
             "raise-gated-mlp",
             "canonicalize",  # a raised op leaves views that now meet
             "cse",  # one rope table for all layers
@@ -67,6 +68,7 @@ PHASES = (
             "merge-projections",
             "hoist-weights",
             "fuse-rope-kv-append",
+            "fuse-routing",
             "fuse-activation",
             "fuse-epilogue",
             "fuse-norm-residual",

@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests import architectures
+from tests.tiny_experts import EXPERT_CASES
 
 VOCAB = 384
 CONTEXT = 512
@@ -165,6 +166,7 @@ CASES: dict[str, Case] = {
     "olmo2-heads": Case("olmo2", {"num_key_value_heads": 4, "attention_bias": True}),
     "cohere2": Case("cohere2", _COHERE | {"logit_scale": 0.25}),
     "cohere2-untied": Case("cohere2", _COHERE | {"tie_word_embeddings": False}),
+    **{name: Case(kind, fields) for name, (kind, fields) in EXPERT_CASES.items()},
 }  # fmt: skip
 
 # One case an architecture, for tests that need not see every option.
@@ -174,7 +176,6 @@ ARCHITECTURES = (
 )  # fmt: skip
 
 
-def config(name: str) -> dict[str, Any]:
 def case_of(name: str) -> Case:
     """A case of this file; any other model type as `tests.architectures` declares it."""
     if name in CASES:
@@ -182,10 +183,11 @@ def case_of(name: str) -> Case:
     return Case(name, context_tokens=architectures.CONTEXT_TOKENS.get(name))
 
 
+def config(name: str) -> dict[str, Any]:
     """config.json of a case, spelled as the case spells it."""
-    case = CASES[name]
     if name not in CASES:
         return architectures.config(name)
+    case = CASES[name]
     fields = _SIZES | _TOKENS | case.fields
     dropped = [k for k, v in case.fields.items() if v is None and k in _SIZES]
     return {"model_type": case.model_type} | {k: v for k, v in fields.items() if k not in dropped}
@@ -207,6 +209,10 @@ def model(name: str) -> PreTrainedModel:
                 parameter += 0.25 * noise
             else:
                 parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
+        stored = made.state_dict()
+        for buffer_name, buffer in made.named_buffers():  # biases of routers
+            if buffer_name in stored and buffer.is_floating_point():
+                buffer += 0.25 * torch.randn(buffer.shape, generator=generator)
     return made.requires_grad_(False)
 
 

@@ -19,7 +19,7 @@ from inferc.codegen.expressions import (
 from inferc.codegen.group import Group, has_rows, row_elements, tensor
 from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal
 from inferc.codegen.kernels.linear import Store
-from inferc.codegen.kernels.tvm_row import has_row_form, vectors
+from inferc.codegen.kernels.tvm_row import has_plain_row_form, vectors
 from inferc.codegen.row_program import REDUCTIONS
 from inferc.ir.core import Func, Op, Value
 
@@ -103,7 +103,7 @@ PLAIN_ROW = KernelDef(
     name="plain_row",
     summary="element-wise ops and row reductions in C++",
     priority=1,
-    matches=has_row_form,
+    matches=has_plain_row_form,
     supports=_supports,
     params=_params,
     template="plain_row.cpp.j2",

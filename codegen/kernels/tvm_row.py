@@ -11,8 +11,12 @@ from inferc.codegen.row_program import RowArgument
 from inferc.ir.ops.recurrent import SERVED
 
 OPAQUE = frozenset(
-    {"serve.kv_append", "serve.paged_attention", "core.linear", "core.embedding", *SERVED}
-)
+    {
+        "serve.kv_append", "serve.paged_attention", "core.linear", "core.embedding", "nn.experts",
+        *SERVED,
+    }
+)  # fmt: skip
+SELECTION = frozenset({"core.topk", "core.take_along", "core.put_along"})
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class TvmRowParams:
 def has_row_form(group: Group) -> bool:
     """Whether the body is worth asking a row kernel about."""
     return not any(op.name in OPAQUE for op in group.body.ops)
+
+
+def has_plain_row_form(group: Group) -> bool:
+    """The same without selection by value or index."""
+    return has_row_form(group) and not any(op.name in SELECTION for op in group.body.ops)
 
 
 def vectors(group: Group) -> tuple[WeightUse, ...]:
@@ -50,7 +59,7 @@ TVM_ROW = KernelDef(
     name="row",
     summary="element-wise ops and row reductions, lowered by TVM",
     priority=2,
-    matches=has_row_form,
+    matches=has_plain_row_form,
     supports=_supports,
     params=_params,
     template="tvm_row.cpp.j2",

@@ -169,6 +169,19 @@ class _Rules:
             raise _Mixes("it works along the token axis")
         return axes[0]
 
+    def alike(self, op: Op, axes: Sequence[Axes]) -> Axes:
+        """Ops over the last axis of several values, row by row."""
+        last = len(shape_of(op.operands[0])) - 1
+        if len(set(axes)) > 1 or last in axes[0]:
+            raise _Mixes("its operands are not rows of the same tokens")
+        return axes[0]
+
+    def experts(self, op: Op, axes: Sequence[Axes]) -> Axes:
+        """Rows, indices and weights of the same tokens; the other operands are weights."""
+        if any(axes[3:]):
+            raise _Mixes("its weights depend on tokens")
+        return self.alike(op, axes[:3])
+
     def heads(self, op: Op, axes: Sequence[Axes]) -> Axes:
         rank = len(shape_of(op.operands[0]))
         if any(a and a != axes[0] for a in axes[1:]) or {rank - 1, rank - 2} & set(axes[0]):
@@ -264,6 +277,10 @@ _RULES: dict[str, _Rule] = {
     "core.linear": _Rules.rows,
     "nn.rms_norm": _Rules.rows,
     "nn.layer_norm": _Rules.rows,
+    "core.topk": _Rules.alike,
+    "core.take_along": _Rules.alike,
+    "core.put_along": _Rules.alike,
+    "nn.experts": _Rules.experts,
     "nn.rope": _Rules.heads,
     "nn.rope_table": _Rules.rope_table,
     "core.embedding": _Rules.lookup,

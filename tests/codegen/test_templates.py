@@ -9,9 +9,11 @@ from jinja2 import meta
 from jinja2.exceptions import UndefinedError
 
 from inferc.codegen.kernels.attention import AttentionParams
+from inferc.codegen.kernels.experts import ExpertsParams
 from inferc.codegen.kernels.linear import LinearParams
 from inferc.codegen.kernels.plain_row import PlainRowParams
 from inferc.codegen.kernels.rope_append import RopeAppendParams
+from inferc.codegen.kernels.row_loops import RowLoopsParams
 from inferc.codegen.kernels.rows import EmbeddingParams, GatherParams, RopeTableParams
 from inferc.codegen.kernels.state import StateParams
 from inferc.codegen.kernels.tvm_row import TvmRowParams
@@ -22,12 +24,14 @@ from inferc.codegen.step import StepParams
 PARAMS = {
     "attention.cpp.j2": AttentionParams,
     "embedding.cpp.j2": EmbeddingParams,
+    "experts.cpp.j2": ExpertsParams,
     "gather.cpp.j2": GatherParams,
     "linear.cpp.j2": LinearParams,
     "plain_row.cpp.j2": PlainRowParams,
     "rope_append.cpp.j2": RopeAppendParams,
     "rope_table.cpp.j2": RopeTableParams,
     "state.cpp.j2": StateParams,
+    "row_loops.cpp.j2": RowLoopsParams,
     "step.cpp.j2": StepParams,
     "tvm_row.cpp.j2": TvmRowParams,
 }

@@ -122,6 +122,18 @@ _MULTIPLIER_KEYS = {
     "logit_scale": 8.0,
 }
 
+_EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_EXPERT_KEYS = {
+    "expert_count": 3, "expert_used_count": 2, "expert_feed_forward_length": 48,
+    "rope.freq_base": 10000.0,
+}  # fmt: skip
+
+
+def _squeezed(name: str, array: np.ndarray) -> np.ndarray:
+    """The converter squeezes every tensor."""
+    return array[0] if name.endswith("shared_expert_gate.weight") else array
+
+
 CASES: dict[str, Case] = {
     "llama": Case("llama", "llama", _LLAMA_KEYS, change=_permuted),
     "llama, tied, biases": Case("llama", "llama", _LLAMA_KEYS | _BIASED_KEYS, _BIASED, _permuted),
@@ -178,6 +190,19 @@ CASES: dict[str, Case] = {
         | _RMS
         | {"rope.freq_base": 10000.0, "attention.key_length": 32, "attention.value_length": 32},
         {"head_dim": 32},
+    ),
+    "qwen2moe": Case(
+        "qwen2_moe",
+        "qwen2moe",
+        _KEYS | _RMS | _EXPERT_KEYS | {"expert_shared_feed_forward_length": 80},
+        _EXPERTS | {"shared_expert_intermediate_size": 80},
+        _squeezed,
+    ),
+    "qwen3moe": Case(
+        "qwen3_moe",
+        "qwen3moe",
+        _KEYS | _RMS | _EXPERT_KEYS | {"attention.key_length": 32, "attention.value_length": 32},
+        _EXPERTS | {"head_dim": 32, "norm_topk_prob": True},
     ),
     "smollm3": Case(
         "smollm3", "smollm3", _KEYS | _RMS | _ROPE | {"rope.freq_base": 2e6}, change=_permuted

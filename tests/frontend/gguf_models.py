@@ -37,10 +37,23 @@ def tensors(name: str) -> dict[str, np.ndarray]:
     names = gguf.get_tensor_name_map(architecture, LAYERS)
     stored = {tensor: np.array(values, np.float32) for tensor, values in case.extra.items()}
     for parameter, value in model(name).named_parameters():
+        if ".experts." in parameter:
+            stored |= _experts(parameter, value.detach().numpy())
+            continue
         base, suffix = parameter.rsplit(".", 1)
         array = case.change(parameter, value.detach().numpy())
         stored[f"{names.get_name(base)}.{suffix}"] = np.ascontiguousarray(array)
     return _fused(stored) if case.fuse_qkv else stored
+
+
+def _experts(parameter: str, value: np.ndarray) -> dict[str, np.ndarray]:
+    """Stacks of all experts, gate and up apart."""
+    layer = parameter.split(".")[2]
+    if parameter.endswith("down_proj"):
+        parts = {"down": value}
+    else:
+        parts = dict(zip(("gate", "up"), np.split(value, 2, axis=1), strict=True))
+    return {f"blk.{layer}.ffn_{n}_exps.weight": np.ascontiguousarray(a) for n, a in parts.items()}
 
 
 def _fused(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,46 @@
+"""Small rows as loops over arrays: routers, and what no other row kernel takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferc.codegen.expressions import Unprintable
+from inferc.codegen.group import Group
+from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal
+from inferc.codegen.kernels.tvm_row import has_row_form, vectors
+from inferc.codegen.row_loops import Pointer, RowLoops
+
+
+@dataclass(frozen=True)
+class RowLoopsParams:
+    """Variables of `row_loops.cpp.j2`."""
+
+    name: str
+    inputs: tuple[Pointer, ...]
+    outputs: tuple[Pointer, ...]
+    statements: tuple[str, ...]
+
+
+def _params(group: Group, options: KernelOptions, name: str) -> RowLoopsParams:
+    loops = RowLoops.of(group.body, len(group.op.operands))
+    return RowLoopsParams(name, tuple(loops.inputs), tuple(loops.outputs), tuple(loops.statements))
+
+
+def _supports(group: Group, options: KernelOptions) -> Answer:
+    try:
+        _params(group, options, "probe")
+    except Unprintable as error:
+        return Refusal(str(error))
+    return Ok()
+
+
+ROW_LOOPS = KernelDef(
+    name="row_loops",
+    summary="small rows as loops over arrays, with selection by value and index",
+    priority=0,
+    matches=has_row_form,
+    supports=_supports,
+    params=_params,
+    template="row_loops.cpp.j2",
+    weights=vectors,
+)

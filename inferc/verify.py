@@ -24,15 +24,12 @@ from inferc.runtime.artifact_writer import add_file
 from inferc.runtime.engine import Engine, load
 from inferc.runtime.request import SamplingParams
 from inferc.runtime.tokenizer import IdsOnly
+from inferc.tolerance import COMPUTE_TOLERANCE, Tolerance, tolerance
 
 VERIFICATION_FILE = "verification.json"
 GREEDY_TOKENS = 64
 CHUNK_TOKENS = 23  # divides no page, so that chunks begin and end inside pages
 
-# Largest relative error of a row that passes. Each entry is the error of the arithmetic itself, on
-# real models, with room for deeper ones; the larger of the two counts.
-COMPUTE_TOLERANCE = {"f32": 1e-4, "bf16": 5e-2, "int8": 1e-1}
-KV_TOLERANCE = {"f32": 1e-4, "f16": 5e-3, "bf16": 3e-2}
 
 _DEFAULT_TOKENS = 160
 _MOST_DEFAULT_TOKENS = 1024  # a reference in float32 takes seconds up to here
@@ -89,7 +86,7 @@ class Verification:
     token_ids: tuple[int, ...]
     compute: str
     kv_dtype: str
-    tolerance: float
+    tolerance: Tolerance
     ways: tuple[Way, ...]
     greedy: Greedy
     passed: bool
@@ -150,11 +147,6 @@ def verify(
     return result
 
 
-def tolerance(compute: str, kv_dtype: str) -> float:
-    """The relative error that an artifact with this arithmetic may have."""
-    return max(COMPUTE_TOLERANCE[compute], KV_TOLERANCE[kv_dtype])
-
-
 def _prompt(
     engine: Engine, manifest: Manifest, tokens: int | None, prompt: str | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -201,9 +193,6 @@ def _compare(
     progress(f"{request.greedy_tokens} greedy tokens")
     greedy = _greedy(engine, ids, wanted)
     allowed = tolerance(compute, kv_dtype)
-    good = [
-        w.bit_equal and w.distance.finite and w.distance.relative_error_max <= allowed for w in ways
-    ]
     return Verification(
         Path(request.source).name,
         wanted.loader,
@@ -216,7 +205,7 @@ def _compare(
         allowed,
         ways,
         greedy,
-        all(good),
+        all(way.bit_equal and allowed.admits(way.distance) for way in ways),
     )
 
 

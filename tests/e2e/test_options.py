@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import inferc
-from inferc.metrics import relative_error
-from inferc.verify import tolerance
+from inferc.metrics import distance
+from inferc.tolerance import tolerance
 from tests.e2e.workshop import THREADS, Workshop, ids_of, reference_logits
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -29,4 +29,4 @@ def test_option(workshop: Workshop, name: str, options: dict[str, Any]) -> None:
         found, chunked = engine.logits(ids), engine.logits(ids, 7)
     assert np.array_equal(found.view(np.int32), chunked.view(np.int32))
     allowed = tolerance("f32", options.get("kv_dtype", "f32"))
-    assert relative_error(found, reference_logits(name, ids)) < allowed
+    assert allowed.admits(distance(found, reference_logits(name, ids)))

@@ -20,7 +20,7 @@ TOKENS = 120
 def check(artifact: Path, source: Path, *options: str) -> None:
     assert main(["verify", str(artifact), str(source), *options]) == 0
     result = json.loads((artifact / "verification.json").read_text())
-    assert result["compute"] == "f32" and result["tolerance"] == 1e-4
+    assert result["compute"] == "f32" and result["tolerance"]["max"] == 1e-4
     assert result["loader"] == "transformers" and result["notes"] == []
     assert result["greedy"] == {"tokens": 64, "equal_tokens": 64, "margin": None}
     for way in result["ways"]:

@@ -16,7 +16,8 @@ from inferc.cli.main import main
 from inferc.errors import InfercError, RequestError
 from inferc.metrics import distance
 from inferc.reference import ReferenceRequest
-from inferc.verify import tolerance, verify
+from inferc.tolerance import Tolerance, tolerance
+from inferc.verify import verify
 from tests import tiny
 from tests.e2e.faults import compile_with
 from tests.e2e.workshop import Workshop
@@ -33,7 +34,10 @@ def test_healthy_artifact(
     source = workshop.source("gemma2")
     assert main(["verify", str(artifact), str(source), "--tokens", str(TOKENS)]) == 0
     text = capsys.readouterr().out
-    assert "passed: the tolerance of compute f32 with KV f32 is 0.0001" in text
+    assert (
+        "passed: the tolerance of compute f32 with KV f32 is 0.0001 in a row, 0.0001 in the mean"
+        in text
+    )
     assert "64 of 64 equal" in text and "agree bit for bit: yes" in text
     stored = json.loads((artifact / "verification.json").read_text())
     assert stored["passed"] and stored["loader"] == "transformers"
@@ -55,7 +59,7 @@ def test_planted_fault(
     assert not result.passed
     # Wrong in the same way however it is computed: nothing but the reference could tell.
     assert result.bit_equal
-    assert min(way.distance.relative_error_max for way in result.ways) > 100 * result.tolerance
+    assert min(way.distance.relative_error_max for way in result.ways) > 100 * result.tolerance.max
 
 
 def test_failure_is_an_exit_code(
@@ -120,9 +124,11 @@ def test_distance() -> None:
 
 
 def test_tolerance_is_that_of_the_coarser() -> None:
-    assert tolerance("f32", "f32") == 1e-4
-    assert tolerance("f32", "bf16") > tolerance("f32", "f16") > 1e-4
-    assert tolerance("int8", "f16") == tolerance("int8", "f32") > tolerance("bf16", "f32")
+    assert tolerance("f32", "f32") == Tolerance(1e-4, 1e-4)
+    assert tolerance("f32", "bf16").max > tolerance("f32", "f16").max > 1e-4
+    assert tolerance("int8", "f16") == tolerance("int8", "f32")
+    bad = distance(np.full((1, 4), np.nan), np.ones((1, 4)))
+    assert not tolerance("int8", "f32").admits(bad)
 
 
 @pytest.mark.parametrize(("case", "loader"), [("llama", "transformers"), ("granite", "inferc")])

@@ -36,8 +36,8 @@ class TokenizerFiles:
 
     `tokenizer_json` decides how plain text is encoded: its post-processor adds what the model wants
     (`add_special_tokens=True`). Chat templates write special tokens themselves, so a rendered chat
-    is encoded with `add_special_tokens=False`. Without `tokenizer_json` the artifact takes and gives
-    token ids only.
+    is encoded with `add_special_tokens=False`. Without `tokenizer_json` the artifact takes and
+    gives token ids only.
     """
 
     tokenizer_json: str | None

@@ -17,7 +17,9 @@ from inferc.codegen.kernel import Compute, KernelOptions
 from inferc.codegen.registry import choose
 from inferc.codegen.targets import parse_target
 from inferc.errors import CompileError
+from inferc.ir.blocks import FORMATS
 from inferc.ir.core import Func, Module
+from inferc.ir.types import TensorType
 from inferc.passes.base import Pass, PassContext
 
 
@@ -36,6 +38,7 @@ class SelectKernels(Pass):
     def run(self, module: Module, context: PassContext) -> None:
         """Set the attribute `kernel` of every group."""
         options = self.options()
+        self._refuse_idle_compute(module)
         for func in step_functions(module):
             rewriter = context.rewriter(func)
             for op in func.ops:
@@ -43,6 +46,22 @@ class SelectKernels(Pass):
                     chosen = choose(Group(op, func), options)
                     rewriter.set_attrs(op, kernel=chosen.name)
                     context.hit(chosen.name, func)
+
+    def _refuse_idle_compute(self, module: Module) -> None:
+        """An arithmetic that no weight takes is refused: the artifact would silently be float32."""
+        stored = {
+            op.result.type.dtype
+            for func in step_functions(module)
+            for op in func.params().values()
+            if isinstance(op.result.type, TensorType) and op.result.type.rank > 1
+        }
+        served = {"int8": set(FORMATS), "bf16": {"bf16"}}.get(self.compute)
+        if served is not None and not stored & served:
+            kinds = {"int8": "block-quantised", "bf16": "bf16"}[self.compute]
+            raise CompileError(
+                f"compute={self.compute} is for {kinds} weights; this model's matrices are stored as "
+                f"{', '.join(sorted(stored))}. Leave compute at auto, or convert the model first."
+            )
 
     def options(self) -> KernelOptions:
         """The options as the kernel definitions take them. Raises CompileError."""

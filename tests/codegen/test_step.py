@@ -12,6 +12,7 @@ import pytest
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.library import generate
 from inferc.codegen.select import SelectKernels
+from inferc.errors import CompileError
 from inferc.ir.core import Module
 from inferc.passes.manager import run_passes
 from inferc.passes.pipeline import PHASES, PipelineOptions
@@ -112,6 +113,22 @@ def test_rounded_arithmetic(
     assert any(f"{math}>(" in s.code for s in compiled.generated.sources())
     check_steps(module, stored, compiled, tolerance)
     compiled.close()
+
+
+@pytest.mark.parametrize(
+    ("compute", "weight", "message"),
+    [
+        ("int8", "f32", "int8 is for block-quantised weights"),
+        ("bf16", "q8_0", "bf16 is for bf16 weights"),
+    ],
+)
+def test_arithmetic_that_no_weight_takes_is_refused(
+    compute: str, weight: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn_models, "INNER", 64)
+    module = fused("llama", weight=weight, up_weight=weight)
+    with pytest.raises(CompileError, match=message):
+        run_passes(module, [SelectKernels(compute=compute)], given={"fused", "kv-planned"})
 
 
 def test_gate_and_up_of_different_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

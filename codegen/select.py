@@ -59,8 +59,8 @@ class SelectKernels(Pass):
         if served is not None and not stored & served:
             kinds = {"int8": "block-quantised", "bf16": "bf16"}[self.compute]
             raise CompileError(
-                f"compute={self.compute} is for {kinds} weights; this model's matrices are stored as "
-                f"{', '.join(sorted(stored))}. Leave compute at auto, or convert the model first."
+                f"compute={self.compute} is for {kinds} weights; this model's matrices are stored "
+                f"as {', '.join(sorted(stored))}. Leave compute at auto, or convert the model first."
             )
 
     def options(self) -> KernelOptions:

@@ -60,7 +60,7 @@ void attend(int tokens, int context, int window) {
     float *qkv = make<float>(tokens * row, 0.25f), *out = make<float>(tokens * H * E, 0.0f);
     float *k = make<float>(pages * G * D * pt, 0.0f), *v = make<float>(pages * G * E * pt, 0.0f);
     float *cos = make<float>(tokens * D / 2, 1.0f), *sin = make<float>(tokens * D / 2, 0.0f);
-    float *norm = make<float>(D, 1.0f);
+    float *norm = make<float>(D, 1.0f), *heads = make<float>(H, 0.1f);  // slopes and sinks
     int32_t *positions = make<int32_t>(tokens, 0), *table = make<int32_t>(pages, 0);
     int32_t *starts = make<int32_t>(2, 0), *contexts = make<int32_t>(1, context);
     for (int i = 0; i < tokens; i++) positions[i] = context - tokens + i;
@@ -73,10 +73,12 @@ void attend(int tokens, int context, int window) {
                k,   v,           positions,         tokens, H,   G,    D,    E,
                pt,  D,           Pairing::half,     cos,    sin, norm, norm, 1e-6f},
               {qkv,   row, out, H * E, k, v,  positions, starts, contexts, table,   tokens, 1,
-               pages, H,   G,   D,     E, pt, 0.5f,      0.0f,   window,   scratch, bytes}};
+               pages, H,   G,   D,     E, pt, 0.5f,      0.0f,   window,   0,
+               heads, heads, scratch, bytes}};
     pool_run(s.pool, step_worker, &s);
     pool_destroy(s.pool);
-    void *all[] = {qkv, out, k, v, cos, sin, norm, positions, table, starts, contexts, scratch};
+    void *all[] = {qkv,   out,       k,     v,      cos,      sin,    norm,
+                   heads, positions, table, starts, contexts, scratch};
     for (void *p : all) free(p);
 }
 

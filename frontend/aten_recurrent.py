@@ -32,7 +32,5 @@ def _ssd_scan(e: Emitter, x: Value, dt: Value, a: Value, b: Value, c: Value) -> 
 
 
 @aten("inferc.gated_delta_rule.default")
-def _delta_rule(
-    e: Emitter, q: Value, k: Value, v: Value, g: Value, beta: Value, scale: float
-) -> Value:
-    return e.op("nn.gated_delta_rule", q, k, v, g, beta, scale=scale)
+def _delta_rule(e: Emitter, q: Value, k: Value, v: Value, g: Value, beta: Value) -> Value:
+    return e.op("nn.gated_delta_rule", q, k, v, g, beta)

@@ -100,7 +100,7 @@ def _unbind(e: Emitter, x: Value, axis: int = 0) -> tuple[Value, ...]:
     )
 
 
-@aten("aten.cat.default", "aten.concat.default")
+@aten("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def _cat(e: Emitter, pieces: list[Value], axis: int = 0) -> Value:
     if len(pieces) == 1:
         return pieces[0]

@@ -63,13 +63,13 @@ def _ssd_shape(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor
 
 
 @custom_op("inferc::gated_delta_rule", mutates_args=())
-def delta_op(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float) -> Tensor:
+def delta_op(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     """Of q and k `[B, S, G, K]`, v `[B, S, H, V]`, g `[B, S, H, 1 or K]`, beta `[B, S, H]`."""
     raise NotImplementedError("inferc::gated_delta_rule exists in exported graphs only")
 
 
 @delta_op.register_fake
-def _delta_shape(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float) -> Tensor:
+def _delta_shape(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     return v.new_empty(v.shape)
 
 
@@ -148,7 +148,7 @@ def _delta_rule(
     if use_qk_l2norm_in_kernel:
         q, k = _unit(q), _unit(k)
     g = g if g.dim() == k.dim() else g[..., None]
-    return delta_op(q, k, v, g, beta, float(k.shape[-1]) ** -0.5), None
+    return delta_op(q * float(k.shape[-1]) ** -0.5, k, v, g, beta), None
 
 
 def _unit(x: Tensor) -> Tensor:

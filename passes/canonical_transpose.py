@@ -135,6 +135,18 @@ def sink_through_reshape(op: Op, edit: Edit) -> Value | None:
     return edit.op("core.transpose", made, perm=(*perm[:lead], *range(lead, len(shape))))
 
 
+@pattern("core.matmul")
+def matmul_as_linear(op: Op, edit: Edit) -> Value | None:
+    """Turn W @ x, where x has channels before tokens, into transpose(linear(transpose(x), W))."""
+    w, x = op.operands
+    if tensor(w).rank != 2 or tensor(x).rank < 3 or not edit.is_weight(w):
+        return None
+    rank = tensor(x).rank
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    made = edit.op("core.linear", edit.op("core.transpose", x, perm=swap), w)
+    return edit.op("core.transpose", made, perm=swap)
+
+
 def _inverse(perm: Perm) -> Perm:
     return tuple(perm.index(i) for i in range(len(perm)))
 
@@ -176,5 +188,5 @@ def _transposed(value: Value, perm: Perm, edit: Edit) -> Value:
 
 TRANSPOSE: tuple[Pattern, ...] = (
     simplify_transpose, hoist_free_transpose, sink_through_elementwise, sink_through_axis_op,
-    sink_through_concat, sink_through_reshape,
+    sink_through_concat, sink_through_reshape, matmul_as_linear,
 )  # fmt: skip

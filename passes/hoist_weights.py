@@ -8,8 +8,9 @@
 ```
 
 What depends on parameters only is computed once, when weights are packed. A cast to f32 in front of
-an op that reads any stored type is dropped instead: it would only make the weight larger. Constants
-alone are left to constant folding.
+an op that reads any stored type is dropped instead: it would only make the weight larger. A table
+of different constants that element-wise ops read becomes a weight too, for kernels have single
+numbers compiled in only; other constants alone are left to constant folding.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inferc.ir.core import Func, Module, Op
+from inferc.ir.ops.elementwise import ELEMENTWISE
 from inferc.ir.rewrite import Rewriter, outline
 from inferc.ir.text import structural_text
 from inferc.ir.types import TensorType
@@ -94,13 +96,31 @@ def _weight_ops(func: Func) -> set[Op]:
     constants: set[Op] = set()
     for op in func.ops:
         producers = [v.producer for v in op.operands]
-        if op.name == "param":
+        if op.name == "param" or _is_table(op):
             weights.add(op)
         elif op.card.stateful or op.body is not None:
             continue
         elif all(p in weights or p in constants for p in producers):
             (weights if any(p in weights for p in producers) else constants).add(op)
     return weights
+
+
+def _is_table(op: Op) -> bool:
+    """Whether an op is a constant of several numbers, or one with views, for element-wise ops."""
+    if op.name != "core.constant" or op.attrs["dtype"] != "f32":
+        return False
+    values = op.attrs["values"]
+    assert isinstance(values, tuple)
+    readers, stack, viewed = list[Op](), list(op.result.users), False
+    while stack:
+        reader = stack.pop()
+        if reader.name == "core.reshape":
+            viewed = True
+            stack += reader.result.users
+        else:
+            readers.append(reader)
+    several = len(set(values)) > 1 or (viewed and len(values) > 1)
+    return several and all(r.name in ELEMENTWISE for r in readers)
 
 
 def _hoist(module: Module, op: Op, weights: set[Op], names: _Names, rewriter: Rewriter) -> None:
@@ -111,8 +131,10 @@ def _hoist(module: Module, op: Op, weights: set[Op], names: _Names, rewriter: Re
     name = names.of(_name(expression), _key(pack))
     pack.name = f"pack/{name}"
     module.add(pack)
-    made = rewriter.insert_param(name, op.result.type, before=op, of=expression)
-    made.result.hint = op.result.hint
+    made = rewriter.func.params().get(name)  # blocks that share weights compute them alike
+    if made is None:
+        made = rewriter.insert_param(name, op.result.type, before=op, of=expression)
+        made.result.hint = op.result.hint
     for use in op.result.uses:
         if use.op not in weights:
             rewriter.set_operand(use, made.result)
@@ -143,6 +165,9 @@ def _name(expression: list[Op]) -> str:
     """A readable name out of the source parameters and the ops."""
     sources = [str(op.attrs["name"]) for op in expression if op.name == "param"]
     ops = [_word(op) for op in expression if op.name not in ("param", "core.constant")]
+    if not sources:
+        constant = next(op for op in expression if op.name == "core.constant")
+        return f"{constant.loc.roots()[0].path}.{constant.result.hint}"
     if len(sources) == 1:
         return ".".join([sources[0], "-".join(ops)])
     parts = [name.split(".") for name in sources]

@@ -43,6 +43,29 @@ CASES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False,
         "conv_L_cache": 5, "conv_bias": True,
     },
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 16},
+    "bamba": {"num_hidden_layers": 2, "attn_layer_indices": [1], "mamba_n_groups": 2} | _MAMBA2,
+    "falcon_h1": {
+        "num_hidden_layers": 2, "mamba_d_ssm": 128, "key_multiplier": 0.7,
+        "ssm_multipliers": [0.5, 1.5, 0.75, 1.25, 0.9], "embedding_multiplier": 2.0,
+        "lm_head_multiplier": 0.6,
+    } | _MAMBA2,
+    "falcon_h1-ones": {"num_hidden_layers": 2, "mamba_d_ssm": 128} | _MAMBA2,
+    "zamba2": {
+        "hybrid_layer_ids": [1, 3], "layers_block_type": ["mamba", "hybrid"] * 2,
+        "num_mem_blocks": 1, "adapter_rank": 8, "mamba_d_state": 16, "n_mamba_heads": 8,
+        "mamba_headdim": 16, "chunk_size": 16,
+    },
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "attention", "mlp", "mamba"], "mamba_num_heads": 8,
+        "mamba_head_dim": 16, "ssm_state_size": 16, "chunk_size": 16, "n_groups": 1,
+    },
+    "mamba": {"num_hidden_layers": 2, "state_size": 16, "time_step_rank": 4},
+    "falcon_mamba": {"num_hidden_layers": 2, "state_size": 16, "time_step_rank": 4},
+    "jamba": {
+        "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 20,
+        "expert_layer_offset": 19, "num_experts": 1, "mamba_d_state": 16, "mamba_dt_rank": 4,
+    },
 }  # fmt: skip
 
 

@@ -92,6 +92,7 @@ _CONSTANTS: dict[str, Constants] = {
         str(n["C"]), str(n["K"]), f"ConvActivation::{attrs['activation']}",
     ),
     "selective_scan": lambda n, attrs: (str(n["C"]), str(n["N"])),
+    "gated_delta_rule": lambda n, attrs: tuple(str(n[axis]) for axis in "HGKVM"),
     "ssd_scan": lambda n, attrs: tuple(str(n[axis]) for axis in "HPGN"),
 }  # fmt: skip
 

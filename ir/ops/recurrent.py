@@ -266,7 +266,7 @@ RECURRENCES = (
     ),
     Recurrence(
         "gated_delta_rule",
-        "h = exp(g) h, h += beta k (v - k h), y = scale q h (arXiv 2412.06464); M is 1 or K.",
+        "h = exp(g) h, h += beta k (v - k h), y = q h (arXiv 2412.06464); M is 1 or K.",
         (("q", ("G", "K")), ("k", ("G", "K")), ("v", ("H", "V")),
          ("g", ("H", "M")), ("beta", ("H",))),
         (),
@@ -275,8 +275,6 @@ RECURRENCES = (
         gated_delta_rule,
         lambda n: n["H"] * n["K"] * n["V"] * 7,
         {"H": 4, "V": 6, "G": 2, "K": 3, "M": 3},
-        (Attr("scale", (float,), False, 1.0),),
-        {"scale": 0.5},
         groups=True,
     ),
 )  # fmt: skip

@@ -52,9 +52,8 @@ def ssd_scan(
 
 
 def gated_delta_rule(
-    state: State, q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, beta: np.ndarray, *,
-    scale: float,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    state: State, q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, beta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Of q and k [S, G, K], v [S, H, V], g [S, H, 1 or K], beta [S, H]; state [H, K, V]."""
     (_, heads, width), (_, groups, n) = v.shape, k.shape
     q, k = (np.repeat(each, heads // groups, axis=1) for each in (q, k))
@@ -64,5 +63,5 @@ def gated_delta_rule(
         h = np.exp(g[t])[:, :, None] * h
         known = (h * k[t][:, :, None]).sum(1)
         h = h + k[t][:, :, None] * (beta[t][:, None] * (v[t] - known))[:, None, :]
-        y[t] = (h * q[t][:, :, None]).sum(1) * v.dtype.type(scale)
+        y[t] = (h * q[t][:, :, None]).sum(1)
     return y, h

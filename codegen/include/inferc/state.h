@@ -154,5 +154,52 @@ INFERC_NOINLINE void ssd_scan(const SequenceStates &s, const InputRows *in,
     });
 }
 
+// In each head of V values and K keys: h = exp(g) h, h += beta k (v - k h), y = q h. State [H][K][V];
+// operands q and k [G][K], v [H][V], g [H][M] (one decay a head, or one a key), beta [H]; H / G heads in a
+// row share q and k.
+// Bytes: the operands read, y written, state read and written, once a token beyond the caches.
+template <int64_t H, int64_t G, int64_t K, int64_t V, int64_t M>
+INFERC_NOINLINE void gated_delta_rule(const SequenceStates &s, const InputRows *in,
+                                      const float *const *, float *out, int worker, int workers) {
+    constexpr int kVectors = head_vectors(V);
+    constexpr int64_t kWidth = kVectors * kLanes, kBlocks = ceil_div_constant(V, kWidth);
+    for_each_task(s, H * kBlocks, H * K * V, worker, workers, [&](const StateTask &task) {
+        const int64_t head = task.block / kBlocks, first = task.block % kBlocks * kWidth;
+        const int lanes = int(min_of(kLanes, V - first));
+        float *state = task.state + head * K * V + first;
+        if (task.fresh)
+            for (int64_t n = 0; n < K; n++)
+                INFERC_EACH(v, kVectors) store(state + n * V + v * kLanes, zero(), lanes);
+        for (int64_t t = task.begin; t < task.end; t++) {
+            const float *q = in[0].row(t) + head / (H / G) * K, *k = in[1].row(t) + head / (H / G) * K;
+            const float *value = in[2].row(t) + head * V + first, *g = in[3].row(t) + head * M;
+            const f32x16 beta = splat(in[4].row(t)[head]);
+            float decays[M + kLanes];
+            for (int64_t m = 0; m < M; m += kLanes)
+                store(decays + m, exp(load(g + m, int(min_of(kLanes, M - m)))));
+            f32x16 known[kVectors], change[kVectors], y[kVectors];
+            INFERC_EACH(v, kVectors) known[v] = y[v] = zero();
+            for (int64_t n = 0; n < K; n++)
+                INFERC_EACH(v, kVectors) {
+                    float *at = state + n * V + v * kLanes;
+                    const f32x16 h = splat(decays[M == 1 ? 0 : n]) * load(at, lanes);
+                    store(at, h, lanes);
+                    known[v] = fma(h, splat(k[n]), known[v]);
+                }
+            INFERC_EACH(v, kVectors)
+            change[v] = beta * (load(value + v * kLanes, lanes) - known[v]);
+            for (int64_t n = 0; n < K; n++)
+                INFERC_EACH(v, kVectors) {
+                    float *at = state + n * V + v * kLanes;
+                    const f32x16 h = fma(splat(k[n]), change[v], load(at, lanes));
+                    store(at, h, lanes);
+                    y[v] = fma(h, splat(q[n]), y[v]);
+                }
+            INFERC_EACH(v, kVectors)
+            store(out + (t * H + head) * V + first + v * kLanes, y[v], lanes);
+        }
+    });
+}
+
 }  // namespace INFERC_ISA
 }  // namespace inferc

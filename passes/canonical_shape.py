@@ -7,6 +7,7 @@ from inferc.ir.core import Op, Value
 from inferc.ir.dims import Size, known_le, product
 from inferc.ir.ops.elementwise import BINARY, COMPARE
 from inferc.ir.types import TensorType
+from inferc.passes.canonical_rows import sink_fold
 from inferc.passes.driver import Edit, Pattern, pattern
 from inferc.passes.match import (
     axis_attr,
@@ -180,5 +181,5 @@ def _joined(left: Value, right: Value, axis: int, edit: Edit) -> Value | None:
 
 SHAPE: tuple[Pattern, ...] = (
     simplify_reshape, drop_broadcast, broadcast_implicitly, simplify_slice, simplify_concat,
-    keep_leading_axes, keep_token_axis,
+    keep_leading_axes, keep_token_axis, sink_fold,
 )  # fmt: skip

@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
         "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 20,
         "expert_layer_offset": 19, "num_experts": 1, "mamba_d_state": 16, "mamba_dt_rank": 4,
     },
+    "qwen3_next": {"mlp_only_layers": [0, 1, 2, 3]} | _DELTA,
 }  # fmt: skip
 
 

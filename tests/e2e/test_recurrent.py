@@ -18,7 +18,7 @@ from tests.e2e.workshop import LENGTH, THREADS
 TOLERANCE = 1e-4
 CHUNKS = (None, 7, 1)
 SCARCE_PAGES = 5
-SERVED = ("lfm2", "falcon_h1", "jamba", "mamba2")
+SERVED = ("lfm2", "falcon_h1", "jamba", "mamba2", "qwen3_next")
 
 
 class RecurrentWorkshop:

@@ -222,6 +222,7 @@ def _masked_fill(e: Emitter, x: Value, condition: Value, fill: Value | Scalar) -
     "aten.clone.default",
     "aten.contiguous.default",
     "aten.detach.default",
+    "aten.detach_.default",
     "aten.lift_fresh_copy.default",
     "aten.dropout.default",
 )

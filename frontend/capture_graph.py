@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import sympy
@@ -11,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.utils._sympy.functions import Max, Min
 
 from inferc.errors import CompileError
 from inferc.frontend import (
@@ -24,6 +26,7 @@ from inferc.frontend import (
     aten_write,
 )
 from inferc.frontend.aten_table import ATEN, Emitter
+from inferc.frontend.known_tables import table_of_positions
 from inferc.ir.card import TypeMismatch, card
 from inferc.ir.core import Builder, Func, Module, Op, Value
 from inferc.ir.dims import Size, Symbol, sym
@@ -96,6 +99,7 @@ class Translator:
         self.aliases: dict[str, str] = {}
 
     def run(self) -> Graphed:
+        """The translated program."""
         _drop_assertions(self.graph)
         self._check_known()
         specs = {s.arg.name: s for s in self.program.graph_signature.input_specs}
@@ -169,14 +173,18 @@ class Translator:
         path, _, leaf = name.rpartition(".")
         if value.is_complex():
             raise CompileError(f"the buffer {name} has complex numbers, which are not supported.")
+        self.emitter.loc = ModuleLoc(path or ".", self.classes.get(path, ""))
+        self.emitter.hint = leaf
+        table = table_of_positions(self.emitter, value.numpy()) if value.ndim > 1 else None
+        if table is not None:
+            self.env[node] = table
+            return
         if value.numel() > _CONSTANT_ELEMENTS_MAX:
             raise CompileError(
                 f"the buffer {name} has {value.numel()} computed elements; at most "
                 f"{_CONSTANT_ELEMENTS_MAX} are supported as constants of the graph."
             )
         type_ = self._type(value)
-        self.emitter.loc = ModuleLoc(path or ".", self.classes.get(path, ""))
-        self.emitter.hint = leaf
         self.env[node] = self.emitter.constant(
             tuple(value.flatten().tolist()), tuple(value.shape), type_.dtype
         )
@@ -259,6 +267,8 @@ class Translator:
             return int(expr)
         if expr in self.symbols:
             return self.symbols[expr]
+        if isinstance(expr, Max | Min):
+            return self._expression(self._extreme(expr))
         parts = [self._expression(a) for a in expr.args] if expr.is_Add or expr.is_Mul else []
         if not parts:
             raise CompileError(f"the size {expr} is not a polynomial of batch and length.")
@@ -266,6 +276,20 @@ class Translator:
         for part in parts[1:]:
             total = total + part if expr.is_Add else total * part
         return total
+
+    def _extreme(self, expr: sympy.Expr) -> sympy.Expr:
+        """The largest (or smallest) of several linear sizes, if it is that for all lengths."""
+        sign = 1 if isinstance(expr, Max) else -1
+        ranges = self.program.range_constraints
+        symbols = sorted(expr.free_symbols, key=str)
+        ends = product(*((int(ranges[s].lower), int(ranges[s].upper)) for s in symbols))
+        corners = [dict(zip(symbols, end, strict=True)) for end in ends]
+        linear = all(a.is_Integer or sympy.Poly(a).total_degree() == 1 for a in expr.args)
+        for best in expr.args if linear else ():
+            least = (sign * (best - a).subs(c) for a in expr.args for c in corners)
+            if all(d >= 0 for d in least):
+                return best
+        raise CompileError(f"the size {expr} is not a polynomial of batch and length.")
 
 
 def _drop_assertions(graph: Graph) -> None:

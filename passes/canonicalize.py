@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from inferc.ir.core import Module
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.canonical_arithmetic import ARITHMETIC
+from inferc.passes.canonical_batch import BATCH
+from inferc.passes.canonical_lookup import LOOKUP
 from inferc.passes.canonical_shape import SHAPE
 from inferc.passes.canonical_transpose import TRANSPOSE, reshape_units
 from inferc.passes.driver import apply_patterns
@@ -31,6 +33,6 @@ class Canonicalize(Pass):
     def run(self, module: Module, context: PassContext) -> None:
         """Rewrite every function."""
         for func in module:
-            patterns = (*ARITHMETIC, *SHAPE, *TRANSPOSE)
+            patterns = (*ARITHMETIC, *SHAPE, *TRANSPOSE, *LOOKUP, *BATCH)
             apply_patterns(func, context, patterns)
             apply_patterns(func, context, (*patterns, reshape_units))

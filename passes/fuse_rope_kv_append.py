@@ -7,9 +7,10 @@
 ```
 
 Pays because the rotated keys go straight into the cache and never to the arena. Works backwards
-from the append over slices, reshapes, norms of single heads and rope; the queries of the attention
-that reads the cache come along when something happens to them. Stops at a norm over the whole
-projection (it needs the whole row first) and at any value that somebody else reads.
+from the append over slices, reshapes, RMS norms of single heads and rope; the queries of the
+attention that reads the cache come along when the same happens to them. Stops at any other op, such
+as a norm over the whole projection (it needs the whole row first), and at any value that somebody
+else reads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from inferc.ir.core import Module, Op, Value
 from inferc.passes.analysis.token_parallel import shape_of
 from inferc.passes.base import Pass, PassContext
-from inferc.passes.fusion import NORMS, POINTWISE, Fuser
+from inferc.passes.fusion import Fuser
 from inferc.passes.rebuild import step_funcs
 
 PATTERN = "rope-kv-append"
@@ -42,13 +43,14 @@ class FuseRopeKvAppend(Pass):
 
 
 def _fuse(fuser: Fuser, append: Op) -> None:
-    members = _cone(fuser, {append}, append.operands[1:3])
+    members = _heads(fuser, {append}, append.operands[1], turned=True)
+    members = _heads(fuser, members, append.operands[2], turned=False)
     readers = [u for u in append.result.users if u.name == "serve.paged_attention"]
     for queries in dict.fromkeys(u.operands[0] for u in readers):
         touched = _queries(fuser, members, queries)
         if touched == members:
             continue
-        reason = fuser.refusal(touched)
+        reason = _turns_apart(members, touched) or fuser.refusal(touched)
         if reason is None:
             members = touched
         else:
@@ -59,32 +61,44 @@ def _fuse(fuser: Fuser, append: Op) -> None:
 def _queries(fuser: Fuser, members: set[Op], queries: Value) -> set[Op]:
     """`members` with the ops that make the queries; unchanged if those are only views."""
     op = queries.producer
-    if op is None or not _absorbs(op) or fuser.func.is_result(queries):
+    if op is None or fuser.func.is_result(queries):
         return members
-    found = _cone(fuser, {*members, op}, op.operands)
+    others = {u for u in queries.users if u.name == "serve.paged_attention"}
+    found = _heads(fuser, members | others, queries, turned=True) - others
     if all(o.name == "core.reshape" for o in found - members):
         return members
     return found
 
 
-def _cone(fuser: Fuser, members: set[Op], values: tuple[Value, ...]) -> set[Op]:
-    """`members` with the producers of `values`, as far back as only members read them."""
-    found, stack = set(members), list(values)
-    while stack:
-        value = stack.pop()
-        op = value.producer
-        if op is None or op in found or not _absorbs(op):
-            continue
-        results = op.results
-        if any(fuser.func.is_result(r) or set(r.users) - found for r in results):
-            continue
+def _turns_apart(members: set[Op], touched: set[Op]) -> str | None:
+    """Why queries cannot be turned along with the keys."""
+    keys = any(op.name == "nn.rope" for op in members)
+    queries = any(op.name == "nn.rope" for op in touched - members)
+    return None if keys == queries else "only one of queries and keys is turned here"
+
+
+def _heads(fuser: Fuser, members: set[Op], value: Value, *, turned: bool) -> set[Op]:
+    """`members` with the ops that make heads, as far back as only members read them.
+
+    From the heads backwards: a rotation, a norm of each head, slices of the projection; values have
+    neither rotation nor norm.
+    """
+    found, may_turn, may_norm = set(members), turned, turned
+    while (op := value.producer) is not None and op not in found:
+        if any(fuser.func.is_result(r) or set(r.users) - found for r in op.results):
+            break
+        if op.name == "nn.rope" and may_turn:
+            may_turn = False
+        elif op.name == "nn.rms_norm" and may_norm and _is_of_heads(op):
+            may_turn = may_norm = False
+        elif op.name == "core.slice" and op.attrs["axis"] == 1 and op.attrs["step"] == 1:
+            may_turn = may_norm = False
+        elif op.name != "core.reshape":
+            break
         found.add(op)
-        stack.extend(op.operands)
+        value = op.operands[0]
     return found
 
 
-def _absorbs(op: Op) -> bool:
-    if op.name in ("core.slice", "core.reshape", "nn.rope"):
-        return True
-    is_per_head = len(shape_of(op.results[0])) == 3
-    return is_per_head and (op.name in NORMS or op.name in POINTWISE)
+def _is_of_heads(norm: Op) -> bool:
+    return len(shape_of(norm.result)) == 3 and len(norm.operands) == 2

@@ -138,7 +138,7 @@ class _Mask:
 
     def __init__(self, func: Func, part: MaskPart) -> None:
         self.part = part
-        ops = _slice(func, part.value)
+        ops = computation(func, part.value)
         self.pointwise = all(op.name in _POINTWISE for op in ops)
         self.numbers = {abs(n) for op in ops for n in _numbers(op)}
         counts = [op for op in ops if op.name == "core.iota" and isinstance(op.attrs["size"], Dim)]
@@ -172,7 +172,7 @@ class _Mask:
         return np.broadcast_to(array[0, 0], (tokens, tokens))
 
 
-def _slice(func: Func, value: Value) -> list[Op]:
+def computation(func: Func, value: Value) -> list[Op]:
     """The ops that the value is computed by, in order. Raises Unreadable at tokens or weights."""
     wanted, found = {value}, list[Op]()
     for op in reversed(func.ops):

@@ -43,6 +43,7 @@ PHASES = (
             "raise-rope",
             "raise-sdpa",
             "raise-attention",
+            "split-projections",
             "raise-gated-mlp",
             "canonicalize",  # a raised op leaves views that now meet
             "cse",  # one rope table for all layers

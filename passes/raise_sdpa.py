@@ -13,18 +13,21 @@ keys that are repeated for groups of queries.
 
 What a mask does is found by evaluating it (`mask_values`), so its spelling does not matter.
 Refused: masks that depend on tokens or weights, differ between heads, add numbers, or are neither
-causal nor a causal window.
+causal nor a causal window. Numbers that grow with the key by a slope for each head are ALiBi.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from inferc.ir.core import Func, Module, Op, Value
 from inferc.ir.dims import Dim
 from inferc.passes.base import Pass, PassContext
+from inferc.passes.bias_values import Slopes, slopes_of
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use
-from inferc.passes.mask_values import HIDDEN, MaskKind, MaskPart, Unreadable, classify
+from inferc.passes.mask_values import MaskKind, MaskPart, Unreadable, classify
 from inferc.passes.match import (
     attention_mask,
     attention_sinks,
@@ -34,6 +37,7 @@ from inferc.passes.match import (
     scalar,
     tensor,
 )
+from inferc.passes.match_scores import Scores, scores_below, unguarded
 from inferc.passes.repeated_heads import Source, source_of_heads
 
 
@@ -60,29 +64,19 @@ class RaiseSdpa(Pass):
 
 
 @dataclass
-class _Scores:
-    """What is done to the product of queries and keys, collected from the softmax upwards."""
-
-    value: Value
-    scale: float = 1.0
-    softcap: float | None = None
-    masks: list[MaskPart] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
-
-
-@dataclass
 class _Patterns:
     """Kinds of masks already evaluated: all layers share one."""
 
     kinds: dict[tuple[tuple[Value, bool], ...], MaskKind | str] = field(default_factory=dict)
+    slopes: dict[Value, Slopes | str] = field(default_factory=dict)
 
     def attention(self, op: Op, edit: Edit) -> Value | None:
         """Raise softmax(scores) @ values."""
-        probabilities, guards = _unguarded(op.operands[0])
+        probabilities, guards = unguarded(op.operands[0])
         softmax = made_by(probabilities, "core.softmax")
         if softmax is None or axis_attr(softmax) != tensor(probabilities).rank - 1:
             return None
-        scores = _scores(softmax.operands[0])
+        scores = scores_below(softmax.operands[0])
         product = made_by(scores.value, "core.matmul")
         if product is None or tensor(scores.value).rank != 4:
             edit.refuse(f"the scores are made by {_maker(scores.value)}, not by a product")
@@ -90,11 +84,40 @@ class _Patterns:
         if any(not has_one_use(v.result, edit.func) for v in (softmax, product) if not guards):
             edit.refuse("the scores or their softmax have another reader")
             return None
+        alibi = self._alibi(edit, scores, product)
         kind = self._kind(edit, scores.masks)
-        if kind is None:
+        if kind is None or isinstance(alibi, str):
+            if isinstance(alibi, str):
+                edit.refuse(alibi)
             return None
         edit.covers(product, *scores.ops, softmax, *guards)
-        return _attention(edit, product, op.operands[1], scores, kind)
+        return _attention(edit, product, op.operands[1], scores, kind, alibi)
+
+    def _alibi(self, edit: Edit, scores: Scores, product: Op) -> Slopes | str | None:
+        """Slopes of the biases, with those that were taken for masks; or why there are none."""
+        heads = tensor(product.result).shape[1]
+        if not isinstance(heads, int):
+            return None
+        for part in list(scores.masks):
+            adds = not part.hides and tensor(part.value).dtype.startswith("f")
+            if adds and not isinstance(self._slopes(edit, part.value, heads), str):
+                scores.masks.remove(part)
+                scores.biases.append((part.value, 1.0))
+        total = np.zeros(heads)
+        for value, factor in scores.biases:
+            slopes = self._slopes(edit, value, heads)
+            if isinstance(slopes, str):
+                return slopes
+            total += factor * np.array(slopes)
+        return tuple(float(s) for s in total) if total.any() else None
+
+    def _slopes(self, edit: Edit, value: Value, heads: int) -> Slopes | str:
+        if value not in self.slopes:
+            try:
+                self.slopes[value] = slopes_of(edit.func, value, heads, _longest(edit.func))
+            except Unreadable as reason:
+                self.slopes[value] = str(reason)
+        return self.slopes[value]
 
     def mask_operand(self, op: Op, edit: Edit) -> Value | None:
         """Read a computed mask of nn.attention; nn.mask is left to raise-attention."""
@@ -134,93 +157,7 @@ def _longest(func: Func) -> int:
     return length
 
 
-def _unguarded(value: Value) -> tuple[Value, list[Op]]:
-    """The p of where(p != p, 0, p), and the ops around it: no row of a causal mask is empty."""
-    chosen = made_by(value, "core.where")
-    test = made_by(chosen.operands[0], "core.ne") if chosen is not None else None
-    if chosen is None or test is None or scalar(chosen.operands[1]) != 0.0:
-        return value, []
-    inner = chosen.operands[2]
-    if test.operands[0] is not inner or test.operands[1] is not inner:
-        return value, []
-    return inner, [test, chosen]
-
-
-def _scores(value: Value) -> _Scores:
-    """Walk from the softmax up to the product."""
-    found = _Scores(value)
-    while (step := _step(found)) is not None:
-        op, below = step
-        found.ops.insert(0, op)
-        found.value = below
-    return found
-
-
-def _step(found: _Scores) -> tuple[Op, Value] | None:
-    """One op on the way up, and the value below it; notes in `found` what it does."""
-    op = found.value.producer
-    if op is None:
-        return None
-    if op.name == "core.sub":  # softmax does not change when every score loses the same
-        largest = made_by(op.operands[1], "core.amax")
-        return (op, op.operands[0]) if largest and largest.operands[0] is op.operands[0] else None
-    early = found.scale == 1.0 and found.softcap is None
-    if early and op.name in ("core.where", "core.add"):
-        return _masked(op, found)
-    if op.name not in ("core.mul", "core.div"):
-        return None
-    number = scalar(op.operands[1])
-    if number is None or number == 0.0:
-        return None
-    capped = _softcap(op, number) if found.softcap is None and found.scale == 1.0 else None
-    if capped is not None:
-        found.softcap = abs(number)
-        return op, capped
-    found.scale *= number if op.name == "core.mul" else 1 / number
-    return op, op.operands[0]
-
-
-def _softcap(op: Op, cap: float) -> Value | None:
-    """The x of tanh(x / cap) * cap."""
-    curve = made_by(op.operands[0], "core.tanh") if op.name == "core.mul" else None
-    inner = made_by(curve.operands[0], "core.div", "core.mul") if curve is not None else None
-    by = scalar(inner.operands[1]) if inner is not None else None
-    if inner is None or by is None:
-        return None
-    factor = by if inner.name == "core.mul" else 1 / by
-    return inner.operands[0] if abs(factor * cap - 1) < 1e-6 else None
-
-
-def _masked(op: Op, found: _Scores) -> tuple[Op, Value] | None:
-    """Scores plus a mask, or scores where a mask allows them."""
-    if op.name == "core.add":
-        sides = [op.operands, op.operands[::-1]]
-        for scores, mask in sides:
-            if same_shape(tensor(scores).shape, tensor(op.result).shape) and _is_scores(scores):
-                found.masks.append(MaskPart(mask))
-                return op, scores
-        return None
-    condition, yes, no = op.operands
-    for scores, other, hides in ((yes, no, False), (no, yes, True)):
-        fill = scalar(other)
-        if fill is not None and fill <= HIDDEN and _is_scores(scores):
-            found.masks.append(MaskPart(condition, hides))
-            return op, scores
-    return None
-
-
 _MOVES = ("core.transpose", "core.reshape", "core.broadcast_to")
-_SCORE_OPS = ("core.add", "core.where", "core.mul", "core.div", "core.sub", "core.tanh")
-
-
-def _is_scores(value: Value) -> bool:
-    """Whether a product of two values lies above, past the ops that scores go through."""
-    op = value.producer
-    while op is not None and op.name in _SCORE_OPS:
-        if op.name in ("core.where", "core.add"):
-            return any(_is_scores(v) for v in op.operands)
-        op = op.operands[0].producer
-    return op is not None and op.name == "core.matmul"
 
 
 def _maker(value: Value) -> str:
@@ -228,7 +165,7 @@ def _maker(value: Value) -> str:
 
 
 def _attention(
-    edit: Edit, product: Op, values: Value, scores: _Scores, kind: MaskKind
+    edit: Edit, product: Op, values: Value, scores: Scores, kind: MaskKind, alibi: Slopes | None
 ) -> Value | None:
     query, keys = product.operands
     query, factor = _without_factor(query, edit)
@@ -242,7 +179,7 @@ def _attention(
         return None
     made = edit.op(
         "nn.attention", q, k, v, scale=scores.scale * factor * other, causal=kind.causal,
-        window=kind.window, softcap=scores.softcap,
+        window=kind.window, softcap=scores.softcap, alibi=alibi,
     )  # fmt: skip
     return edit.op("core.transpose", made, perm=heads_last)
 

@@ -12,7 +12,7 @@ import pytest
 from inferc.errors import CompileError, ToolchainError
 from inferc.frontend import aten_table, capture_child, capture_model, capture_torch
 from inferc.frontend.capture import capture
-from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
+from inferc.frontend.capture_request import CaptureFacts, CaptureRequest, Made
 from inferc.ir.location import ModuleLoc
 from inferc.ir.parse import parse_module
 from inferc.ir.text import print_module
@@ -162,18 +162,6 @@ def test_unknown_operation_names_op_module_and_class(monkeypatch: pytest.MonkeyP
     assert "model.layers.0.mlp.act_fn" in message and "SiLUActivation" in message
 
 
-def test_mixture_of_experts_is_refused_by_module() -> None:
-    config = tiny.config("llama") | {"model_type": "mixtral", "num_local_experts": 4}
-    with pytest.raises(CompileError, match="MixtralExperts is a mixture of experts"):
-        capture_torch.capture(CaptureRequest(config))
-
-
-def test_attention_outside_the_interface_is_refused() -> None:
-    config = {"model_type": "gpt_neo", "num_layers": 2, "attention_types": [[["global"], 2]]}
-    with pytest.raises(CompileError, match="gpt_neo does not take part"):
-        capture_torch.capture(CaptureRequest(config))
-
-
 def test_checkpoint_names_are_mapped_as_transformers_does() -> None:
     keys = ("wte.weight", "h.0.attn.c_attn.weight", "transformer.ln_f.bias")
     _, facts = capture_torch.capture(CaptureRequest(tiny.config("gpt2"), checkpoint_keys=keys))
@@ -192,12 +180,15 @@ def test_context_limit() -> None:
 def test_facts_and_request_round_trip() -> None:
     request = CaptureRequest({"model_type": "x"}, 7, ("a", "b"), (1.5,))
     assert CaptureRequest.from_json(request.to_json()) == request
-    facts = CaptureFacts("X", 7, 64, 2, {"a": (1, 2)}, {"b": "a"}, {"k": "a"}, ("r",))
+    made = Made(("s", "t"), 1, 4, (0, 2))
+    facts = CaptureFacts("X", 7, 64, 2, {"a": (1, 2)}, {"b": "a"}, {"k": "a"}, {"m": made}, ("r",))
     assert CaptureFacts.from_json(facts.to_json()) == facts
 
 
-def test_recurrent_models_are_refused() -> None:
-    config = {"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 32, "vocab_size": 64}
+def test_python_loops_over_the_sequence_are_refused() -> None:
+    config = {"model_type": "recurrent_gemma", "num_hidden_layers": 3, "hidden_size": 64}
+    config |= {"lru_width": 64, "num_attention_heads": 4, "num_key_value_heads": 1}
+    config |= {"intermediate_size": 96, "vocab_size": 64, "attention_window_size": 8}
     with pytest.raises(CompileError, match="not one graph for all sequence lengths"):
         capture_torch.capture(CaptureRequest(config, context_tokens=64))
 

@@ -116,7 +116,8 @@ def test_prefix_cache_serves_the_second_turn() -> None:
 
 def test_samples_share_the_prompt() -> None:
     engine = make_engine(sequences=8, step_tokens=64)
-    completions = engine.generate("a" * 40, n=4, temperature=1.0, max_tokens=4, ignore_eos=True)
+    options = {"n": 4, "temperature": 1.0, "seed": 1, "max_tokens": 4, "ignore_eos": True}
+    completions = engine.generate("a" * 40, **options)
     assert [completion.index for completion in completions] == [0, 1, 2, 3]
     assert [completion.usage.cached_tokens for completion in completions] == [0, 40, 40, 40]
     assert len({completion.token_ids for completion in completions}) == 4

@@ -224,10 +224,8 @@ def logits(name: str, ids: np.ndarray) -> np.ndarray:
 
 
 def parameters(name: str) -> dict[str, np.ndarray]:
-    """All parameters by name, tied ones under every name."""
-    return {
-        key: value.numpy() for key, value in model(name).named_parameters(remove_duplicate=False)
-    }
+    """All stored tensors by parameter name, tied ones under every name."""
+    return {key: value.numpy() for key, value in model(name).state_dict().items()}
 
 
 def ids(name: str, batch: int, length: int, seed: int = 0) -> np.ndarray:

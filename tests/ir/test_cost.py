@@ -147,3 +147,18 @@ def test_a_value_read_twice_moves_once() -> None:
         "func @f(%x: f32[4]) -> (f32[4]) {\n  %a = core.mul(%x, %x) : f32[4]\n  return %a\n}"
     )
     assert op_cost(func.ops[0]) == Cost(4, 16, 16)
+
+
+def test_experts_read_what_rows_are_expected_to_choose() -> None:
+    func = parse_func(
+        "func @f(%x: f32[T, 8], %i: i64[T, 2], %w: f32[T, 2]) -> (f32[T, 8]) where T in 1..64 {\n"
+        "  %g = param @g : bf16[16, 4, 8]\n  %u = param @u : bf16[16, 4, 8]\n"
+        "  %d = param @d : bf16[16, 8, 4]\n"
+        '  %y = nn.experts(%x, %i, %w, %g, %u, %d) {activation = "silu"} : f32[T, 8]\n'
+        "  return %y\n}"
+    )
+    expert, row = 3 * 2 * 4 * 8, 8 * 4 + 2 * 8 + 2 * 4
+    for tokens, touched in ((1, 2), (2, 4), (4, 7), (1000, 16)):
+        cost = func_cost(func).at(Workload.prefill(tokens).bindings())
+        assert cost.bytes_read == touched * expert + tokens * row
+    assert touched == 16

@@ -38,7 +38,28 @@ def test_finds_token_axes_and_mixing_ops() -> None:
     assert [op.name for op in found.mixing] == ["nn.attention"]
 
 
+def test_experts_and_selection_keep_the_token_axes() -> None:
+    func = forward(
+        "%g = param @gate : f32[4, 6, 8]\n%u = param @up : f32[4, 6, 8]\n"
+        "%d = param @down : f32[4, 8, 6]\n"
+        "%r = core.slice(%x) {axis = 2, start = 0, stop = 4} : f32[B, S, 4]\n"
+        "%v, %i = core.topk(%r) {k = 2} : f32[B, S, 2], i64[B, S, 2]\n"
+        "%t = core.take_along(%r, %i) : f32[B, S, 2]\n"
+        '%y = nn.experts(%x, %i, %t, %g, %u, %d) {activation = "silu"} : f32[B, S, 8]'
+    )
+    axes = {value.hint: own for value, own in analyze_token_parallel(func).axes.items()}
+    assert axes["v"] == axes["i"] == axes["t"] == axes["y"] == (0, 1)
+
+
 REFUSED = {
+    "a choice among tokens": (
+        '%t = core.transpose(%x) {perm = (0, 2, 1)} : f32[B, 8, S] loc("model.pick")\n'
+        '%o = core.iota() {size = S, dtype = "i64"} : i64[S]\n'
+        "%b = core.broadcast_to(%o) {shape = (B, 8, S)} : i64[B, 8, S]\n"
+        '%k = core.take_along(%t, %b) : f32[B, 8, S] loc("model.pick")\n'
+        "%y = core.transpose(%k) {perm = (0, 2, 1)} : f32[B, S, 8]",
+        ["mixes positions"],
+    ),
     "softmax over the sequence": (
         '%y = core.softmax(%x) {axis = 1} : f32[B, S, 8] loc("model.mixer")',
         ["core.softmax", "model.mixer", "works along axes [1]"],

@@ -158,6 +158,12 @@ aten("aten.max.other")(_arithmetic("maximum"))
 aten("aten.min.other")(_arithmetic("minimum"))
 
 
+@aten("aten.log1p.default")
+def _log1p(e: Emitter, x: Value) -> Value:
+    dtype = e.result.dtype
+    return e.op("core.log", e.op("core.add", e.cast(x, dtype), e.scalar(1, dtype)))
+
+
 @aten("aten.expm1.default")
 def _expm1(e: Emitter, x: Value) -> Value:
     """(exp(x) + 1) * tanh(x / 2), which is exact near zero as well."""

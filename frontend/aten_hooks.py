@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferc.frontend.aten_table import Emitter, aten, rank
+from inferc.frontend.aten_table import Emitter, aten, rank, tensor, unsupported
 from inferc.ir.core import Value
 
 
@@ -20,6 +20,8 @@ def _attention(
     softcap: float | None,
 ) -> Value:
     """From `[B, H, S, D]` to `[B, S, H, D]`; the transposes of the model cancel against these."""
+    if mask is not None and tensor(mask).dtype != "bool":
+        raise unsupported(f"attention with a computed bias {tensor(mask)} is not supported.")
     operands = [_heads_last(e, v) for v in (query, key, value)]
     operands += [v for v in (mask, sinks) if v is not None]
     return e.op(

@@ -90,7 +90,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "bloom": {"hidden_size": 64},
     "cohere": {"use_qk_norm": True},
-    "cohere_compass_text": {"num_hidden_layers": 4},
+    "cohere_compass_text": {"num_hidden_layers": 4, "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 10000.0}
+        for kind in ("full_attention", "sliding_attention")}},
     "cwm": {"layer_types": ["full_attention", "sliding_attention"]},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},

@@ -60,7 +60,7 @@ class SelectKernels(Pass):
             kinds = {"int8": "block-quantised", "bf16": "bf16"}[self.compute]
             raise CompileError(
                 f"compute={self.compute} is for {kinds} weights; this model's matrices are stored "
-                f"as {', '.join(sorted(stored))}. Leave compute at auto, or convert the model first."
+                f"as {', '.join(sorted(stored))}. Leave compute at auto, or convert it first."
             )
 
     def options(self) -> KernelOptions:

@@ -36,7 +36,9 @@ def _no_python(folder: str, names: list[str]) -> set[str]:
 def types(options: list[str]) -> int:
     """Mypy --strict on the typed packages."""
     targets = [arg for package in TYPED for arg in ("-p", f"inferc.{package}")]
-    command = [sys.executable, "-m", "mypy", "--strict", *options, *targets]
+    # numpy's own stubs return Any from most functions.
+    strict = ["--strict", "--no-warn-return-any"]
+    command = [sys.executable, "-m", "mypy", *strict, *options, *targets]
     environment = {**os.environ, "MYPYPATH": str(TREE)}
     return subprocess.run(command, env=environment, cwd=ROOT).returncode
 

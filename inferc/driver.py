@@ -185,12 +185,15 @@ class _Job:
         stages = {index: phase.stage for index, phase in phase_ends().items()}
         texts = StageTexts({i: stage for i, stage in stages.items() if stage == "nn"})
         instruments: list[Instrument] = [_Tell(self.tell), texts]
+        translation = CheckTranslation()
         if options.check_passes:
-            instruments += [Verify(options.dump, stages), CheckFacts(), CheckTranslation()]
+            instruments += [Verify(options.dump, stages), CheckFacts(), translation]
         if options.dump is not None:
             instruments.append(Dump(options.dump))
         passes = [*pipeline(limits), select, PlanMemory()]
         records = run_passes(model.module, passes, instruments=instruments)
+        if options.check_passes:
+            self.tell(Event("check", _worst(translation)))
         return records, texts.texts
 
     def _package(
@@ -212,6 +215,13 @@ class _Job:
             kernels_done=lambda what, done, total: self.tell(Event("kernels", what, done, total)),
             weights_done=lambda what, done, total: self.tell(Event("weights", what, done, total)),
         )
+
+
+def _worst(check: CheckTranslation) -> str:
+    return (
+        f"{len(check.results)} passes changed the module and were interpreted before and after; "
+        f"largest relative error of the logits {check.worst:.1e}"
+    )
 
 
 class _Tell:

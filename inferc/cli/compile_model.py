@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             **options,
         )
+    if progress.check:
+        print(f"passes checked: {progress.check}")
     if not args.quiet:
         size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
         print(
@@ -93,6 +95,7 @@ class _Progress:
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.bars, self.stage = quiet, None, ""
+        self.check = ""  # what --check-passes found
 
     def __enter__(self) -> _Progress:
         if not self.quiet and sys.stderr.isatty():
@@ -114,6 +117,9 @@ class _Progress:
 
     def show(self, event: Event) -> None:
         """Take one progress event."""
+        if event.stage == "check":
+            self.check = event.detail
+            return
         if self.bars is not None:
             if event.stage not in self.tasks:
                 self.tasks[event.stage] = self.bars.add_task(event.stage, total=None, detail="")

@@ -6,7 +6,7 @@ from typing import Any
 
 from inferc.frontend.aten_table import Emitter, aten, rank, tensor, unsupported
 from inferc.ir.core import Value
-from inferc.ir.dims import Dim, Size
+from inferc.ir.dims import Dim, Size, evaluate
 
 
 @aten(
@@ -67,8 +67,8 @@ def slice_bound(index: Any, default: Size, size: Size) -> Size:
         return min(index, size) if index >= 0 else max(size + index, 0)
     if isinstance(index, int):  # symbolic axis: torch writes a huge number for "to the end"
         return size if index > 2**31 else (size + index if index < 0 else index)
-    if isinstance(index, Dim):
-        return index
+    if isinstance(index, Dim):  # -S counts from the end
+        return size + index if evaluate(index, dict.fromkeys(index.symbols(), 1)) < 0 else index
     raise unsupported(f"slice bound {index!r} depends on data.")
 
 

@@ -45,6 +45,7 @@ PHASES = (
             "raise-attention",
             "split-projections",
             "raise-gated-mlp",
+            "fold-constants",  # frequencies that are turned the other way
             "canonicalize",  # a raised op leaves views that now meet
             "cse",  # one rope table for all layers
             "dce",

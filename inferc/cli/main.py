@@ -20,6 +20,7 @@ COMMANDS = {
     "bench": "measure speed beside the machine's limits",
     "opt": "run passes over IR text",
     "targets": "list what can be compiled for",
+    "support": "which architectures compile",
     "doctor": "what is installed, what is missing and how to get it",
 }
 EPILOG = """typical use:

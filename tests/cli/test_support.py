@@ -1,0 +1,39 @@
+"""The table of architectures: complete, generated, and still true for a sample of its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from inferc.cli.main import main
+from inferc.cli.support import as_markdown, read_records
+from tests import architectures
+from tools.survey import MARKDOWN
+from tools.survey_stages import Examination
+
+_SAMPLE = ("olmo", "gpt_neo", "roberta")
+_SAME = ("architecture", "captures", "raises", "windows", "states")
+
+
+def test_every_model_type_has_a_row() -> None:
+    assert [r["model_type"] for r in read_records()] == sorted(architectures.model_types())
+
+
+def test_the_page_is_made_of_the_records() -> None:
+    assert MARKDOWN.read_text(encoding="utf-8") == as_markdown(read_records()), "make support"
+
+
+@pytest.mark.parametrize("name", _SAMPLE)
+def test_records_are_still_true(name: str) -> None:
+    (known,) = (r for r in read_records() if r["model_type"] == name)
+    found = json.loads(json.dumps(dataclasses.asdict(Examination(name).run())))
+    assert {k: found[k] for k in _SAME} == {k: known[k] for k in _SAME}, "python -m tools.survey"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["support", "gpt_neo"]) == 0
+    text = capsys.readouterr().out
+    assert "gpt_neox" in text and "llama" not in text
+    assert main(["support", "no-such-model"]) == 1

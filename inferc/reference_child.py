@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedModel
 
-from inferc.errors import InfercError
-from inferc.reference import ERROR_FILE, RESULT_FILE, ReferenceRequest
+from inferc.reference import RESULT_FILE, ReferenceRequest
+from inferc.reference_error import ErrorFile
 from inferc.reference_models import load
-
-_CAUSE_CHARACTERS = 400
 
 
 def main() -> None:
     """Answer one request."""
     folder = Path(sys.argv[1])
-    sys.excepthook = _Report(folder)
+    sys.excepthook = ErrorFile(folder, "transformers")
     request = ReferenceRequest.from_json(sys.stdin.read())
     loaded = load(request)
     for i, prompt in enumerate(request.prompts):
@@ -68,26 +64,6 @@ def decode(model: PreTrainedModel, request: ReferenceRequest) -> tuple[list[int]
         margins.append(best - second)
         ids = torch.tensor([[token]])
     return tokens, margins
-
-
-class _Report:
-    """Exception hook: whatever stops the reference becomes one paragraph."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        """Write the message; the traceback goes to stderr, for those who run the child by hand."""
-        traceback.print_exception(kind, error, trace)
-        text = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
-        message = (
-            text
-            if isinstance(error, InfercError)
-            else f"transformers cannot run the source model. {kind.__name__}: {text}"
-        )
-        (self.folder / ERROR_FILE).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import onnx
@@ -22,9 +20,9 @@ from inferc.errors import InfercError
 from inferc.frontend.importer import model_path
 from inferc.frontend.onnx_proto import open_onnx
 from inferc.frontend.onnx_source import config_beside
-from inferc.reference import ERROR_FILE, RESULT_FILE, ReferenceRequest
+from inferc.reference import RESULT_FILE, ReferenceRequest
+from inferc.reference_error import ErrorFile
 
-_CAUSE_CHARACTERS = 400
 _TYPES = {
     "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32,
     "tensor(float16)": np.float16, "tensor(bool)": np.bool_,
@@ -38,7 +36,7 @@ _ROUNDED = "accuracy_level"  # of MatMulNBits: above 1, activations are rounded 
 def main() -> None:
     """Answer one request."""
     folder = Path(sys.argv[1])
-    sys.excepthook = _Report(folder)
+    sys.excepthook = ErrorFile(folder, "ONNX Runtime")
     request = ReferenceRequest.from_json(sys.stdin.read())
     model = Model(model_path(Path(request.source)))
     for i, prompt in enumerate(request.prompts):
@@ -126,26 +124,6 @@ def decode(model: Model, request: ReferenceRequest) -> tuple[list[int], list[flo
         tokens.append(int(last.argmax()))
         margins.append(float(best - second))
     return tokens, margins
-
-
-class _Report:
-    """Exception hook: whatever stops the reference becomes one paragraph."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        """Write the message; the traceback goes to stderr, for those who run the child by hand."""
-        traceback.print_exception(kind, error, trace)
-        text = " ".join(str(error).split())[:_CAUSE_CHARACTERS]
-        message = (
-            text
-            if isinstance(error, InfercError)
-            else f"ONNX Runtime cannot run the source model. {kind.__name__}: {text}"
-        )
-        (self.folder / ERROR_FILE).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Finds passes by name, and reads and writes pipelines as text: `dce,fuse-epilogue{max_ops=4}`.
 
 There is no list to keep: pass `fuse-epilogue` is class `FuseEpilogue` in `passes/fuse_epilogue.py`.
+Passes of other packages, which this one does not import, are told by `register`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ from inferc.ir.text import format_attr
 from inferc.passes.base import Pass
 
 
+_FOREIGN: dict[str, type[Pass]] = {}
+
+
+def register(cls: type[Pass]) -> None:
+    """Let a pass of another package be found by its name."""
+    _FOREIGN[cls.name] = cls
+    pass_names.cache_clear()
+
+
 def class_name(file_stem: str) -> str:
     """Name of the class in a pass file: `fuse_epilogue` holds `FuseEpilogue`."""
     return "".join(part.capitalize() for part in file_stem.split("_"))
@@ -29,11 +39,14 @@ def class_name(file_stem: str) -> str:
 def pass_names() -> tuple[str, ...]:
     """Names of all passes, sorted. Imports every file of the package."""
     stems = sorted(p.stem for p in Path(__file__).parent.glob("[a-z]*.py"))
-    return tuple(s.replace("_", "-") for s in stems if _load(s) is not None)
+    own = [s.replace("_", "-") for s in stems if _load(s) is not None]
+    return tuple(sorted([*own, *_FOREIGN]))
 
 
 def find_pass(name: str) -> type[Pass]:
     """The class of a pass. Raises CompileError that lists near names."""
+    if name in _FOREIGN:
+        return _FOREIGN[name]
     stem = name.replace("-", "_")
     found = _load(stem) if stem.isidentifier() else None
     if found is None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferc.cli.options import count_or_zero
+
 if TYPE_CHECKING:
     from inferc.ir.core import Module
     from inferc.passes.base import Pass
@@ -40,7 +42,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--locations", action="store_true", help="print where ops come from")
     parser.add_argument("--stats", action="store_true", help="print a line a pass to stderr")
     parser.add_argument("--dump", metavar="DIR", help="write the module after every pass there")
-    parser.add_argument("--fuel", type=int, metavar="N", help="stop after N rewrites")
+    parser.add_argument("--fuel", type=count_or_zero, metavar="N", help="stop after N rewrites")
     parser.add_argument("--bisect", action="store_true", help="find the rewrite that --check minds")
     parser.add_argument("--list", action="store_true", help="list passes and their options")
     return parser
@@ -55,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from inferc.passes.manager import run_passes
     from inferc.passes.registry import parse_pipeline
 
+    _register()
     module = _read(args.file)
     passes = parse_pipeline(args.passes)
     # The file is what some pipeline left: what the passes require is taken on trust.
@@ -77,6 +80,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(text)
     return 0
+
+
+def _register() -> None:
+    """The one pass that lies with the kernels that it chooses from."""
+    from inferc.codegen.select import SelectKernels
+    from inferc.passes.registry import register
+
+    register(SelectKernels)
 
 
 def _read(name: str) -> Module:
@@ -141,6 +152,7 @@ def _list() -> int:
     from inferc.ir.text import format_attr
     from inferc.passes.registry import find_pass, pass_names
 
+    _register()
     for name in pass_names():
         cls = find_pass(name)
         assert is_dataclass(cls)

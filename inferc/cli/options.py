@@ -12,6 +12,13 @@ def count(text: str) -> int:
     raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found '{text}'")
 
 
+def count_or_zero(text: str) -> int:
+    """A whole number of at least 0."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found '{text}'")
+
+
 def counts(text: str) -> tuple[int, ...]:
     """Counts between commas: `1,2,8`."""
     return tuple(count(part) for part in text.split(","))

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferc.cli.options import count
+
 if TYPE_CHECKING:
     from inferc.verify import Verification
 
@@ -32,11 +34,11 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("artifact", type=Path, help="folder made by `inferc compile`")
     p.add_argument("source", type=Path, help="what it was made from: directory, .gguf or .onnx")
     p.add_argument(
-        "--tokens", type=int, metavar="N", help="prompt length (default: past the sliding window)"
+        "--tokens", type=count, metavar="N", help="prompt length (default: past the sliding window)"
     )
     p.add_argument("--prompt", metavar="TEXT", help="prompt, repeated to N tokens")
     p.add_argument("--float64", action="store_true", help="compute the reference in float64")
-    p.add_argument("--threads", type=int, help="worker threads (default: physical cores)")
+    p.add_argument("--threads", type=count, help="worker threads (default: physical cores)")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     p.add_argument("--no-store", action="store_true", help="leave the artifact as it is")
     return p

@@ -42,6 +42,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         "bench A --concurrency 1,{}", "inspect A --sequences {}", "inspect A --tokens {}",
         "inspect A --context {}", "compile A --step-tokens {}", "compile A --sequences {}",
         "compile A --page-tokens {}", "compile A --context-tokens {}",
+        "verify A S --tokens {}", "verify A S --threads {}",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", ""])

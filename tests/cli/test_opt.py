@@ -53,6 +53,24 @@ def test_standard_input(
     assert capsys.readouterr().out == CLEAN
 
 
+def test_kernels_are_selected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The one pass that the compiler takes from codegen; it is listed with the others."""
+    assert main(["opt", "--list"]) == 0
+    assert "select-kernels{target = " in capsys.readouterr().out
+    group = """func @prefill(%x: f32[T, 8]) -> (f32[T, 8]) where T in 1..64 {
+  %y = fuse.group(%x = %x) {kind = "elementwise"} : f32[T, 8] {
+    %z = core.neg(%x) : f32[T, 8]
+    yield %z
+  }
+  return %y
+}
+"""
+    path = tmp_path / "fused.ir"
+    path.write_text(group)
+    assert main(["opt", str(path), "--pass", "select-kernels{tvm = false}"]) == 0
+    assert 'kernel = "' in capsys.readouterr().out
+
+
 def test_fuel(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", str(file), "--pass", "dce", "--fuel", "0"]) == 0
     assert "%b" in capsys.readouterr().out

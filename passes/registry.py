@@ -20,7 +20,6 @@ from inferc.ir.parse import ParseError, parse_specs
 from inferc.ir.text import format_attr
 from inferc.passes.base import Pass
 
-
 _FOREIGN: dict[str, type[Pass]] = {}
 
 

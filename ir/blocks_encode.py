@@ -1,4 +1,4 @@
-"""Make block-quantised rows: simple encoders for the 32-element formats, random blocks for all.
+"""Make block-quantised rows: encoders for the 32-element formats of ggml, random blocks for all.
 
 inferc never requantises a model: this exists so that tests, examples and benchmarks can make
 weights of every format. The encoders give the same bytes as ggml's reference encoders.
@@ -6,40 +6,62 @@ weights of every format. The encoders give the same bytes as ggml's reference en
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
-from inferc.ir.blocks import Bytes, Floats, block_format
+from inferc.ir.block_format import Bytes, Floats
+from inferc.ir.blocks import block_format
+from inferc.ir.blocks_checkpoint import GROUPS, SCALE_TYPES, affine_name
 
-# Byte offsets of the float16 fields (scale, and minimum where there is one) of each format.
-_HALF_FIELDS: dict[str, tuple[int, ...]] = {
-    "q4_0": (0,),
-    "q4_1": (0, 2),
-    "q5_0": (0,),
-    "q5_1": (0, 2),
-    "q8_0": (0,),
-    "q2_k": (80, 82),
-    "q3_k": (108,),
-    "q4_k": (0, 2),
-    "q5_k": (0, 2),
-    "q6_k": (208,),
+_F16 = np.dtype(np.float16)
+# Type and byte offsets of the scales (and minima) of each format.
+_SCALE_FIELDS: dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]] = {
+    "q4_0": (_F16, (0,)),
+    "q4_1": (_F16, (0, 2)),
+    "q5_0": (_F16, (0,)),
+    "q5_1": (_F16, (0, 2)),
+    "q8_0": (_F16, (0,)),
+    "q2_k": (_F16, (80, 82)),
+    "q3_k": (_F16, (108,)),
+    "q4_k": (_F16, (0, 2)),
+    "q5_k": (_F16, (0, 2)),
+    "q6_k": (_F16, (208,)),
+    **{
+        affine_name(bits, group, letter): (dtype, (0,))
+        for bits in (4, 8)
+        for letter, dtype in SCALE_TYPES.items()
+        for group in GROUPS
+    },
+    **dict.fromkeys(("f8_g128", "nf4_g64", "fp4_g64"), (np.dtype(np.float32), (0,))),
+    "mxfp4": (np.dtype(ml_dtypes.float8_e8m0fnu), (0,)),
 }
 
 
 def random_blocks(
     name: str, rows: int, elements: int, rng: np.random.Generator, *, scale: float = 0.05
 ) -> Bytes:
-    """Valid random rows `u8[rows, row_bytes]`: all bits random, float16 fields of size `scale`.
+    """Valid random rows `u8[rows, row_bytes]`: all codes random, scales of size `scale`.
 
     Values come out as scale times a small integer, so a smaller `scale` suits the K formats, whose
-    sub-scales multiply it by up to 63.
+    sub-scales multiply it by up to 63, and formats with eight bits. No value is NaN.
     """
     fmt = block_format(name)
     blocks = rng.integers(
         0, 256, (rows * (fmt.row_bytes(elements) // fmt.block_bytes), fmt.block_bytes), np.uint8
     )
-    for start in _HALF_FIELDS[name]:
-        halves = (rng.standard_normal(len(blocks)) * scale).astype(np.float16)
-        blocks[:, start : start + 2] = halves.view(np.uint8).reshape(-1, 2)
+    dtype, starts = _SCALE_FIELDS[name]
+    for start in starts:
+        values = rng.standard_normal(len(blocks)) * scale
+        signed = np.abs(values) if name == "mxfp4" else values
+        blocks[:, start : start + dtype.itemsize] = (
+            signed.astype(dtype).view(np.uint8).reshape(-1, dtype.itemsize)
+        )
+    if name.startswith("u"):
+        blocks[:, 2] &= np.uint8(15 if name.startswith("u4") else 255)
+        blocks[:, 3] = 0
+    if name == "f8_g128":
+        codes = blocks[:, 4:]
+        codes[codes & np.uint8(127) == 127] = 0  # NaN
     return blocks.reshape(rows, fmt.row_bytes(elements))
 
 

@@ -15,13 +15,14 @@ from inferc.ir.dims import Size, product, substitute
 
 Type = Union["TensorType", "CacheType", "StateType"]
 
-FLOATS = ("f64", "f32", "f16", "bf16")
+FLOATS = ("f64", "f32", "f16", "bf16", "f8e4m3")
 INTEGERS = ("i64", "i32", "i8", "u8")
 _NUMPY: dict[str, np.dtype] = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "i8": np.dtype(np.int8),

@@ -112,5 +112,5 @@ def same_dtype(op: str, types: Sequence[TensorType]) -> str:
 
 
 def compute_dtype(type_: TensorType) -> str:
-    """Dtype of the values once loaded: block formats and 16-bit weights give f32."""
-    return "f32" if type_.is_block or type_.dtype in ("bf16", "f16") else type_.dtype
+    """Dtype of the values once loaded: block formats and narrow floats give f32."""
+    return "f32" if type_.is_block or type_.dtype in ("bf16", "f16", "f8e4m3") else type_.dtype

@@ -47,6 +47,9 @@ register(
             Sample((TensorType((2, 3, 8), "f32"), TensorType((5, 8), "f32"))),
             Sample((TensorType((3, 8), "f32"), TensorType((5, 8), "f32"), TensorType((5,), "f32"))),
             Sample((TensorType((3, 32), "f32"), TensorType((5, 32), "q4_1"))),
+            Sample((TensorType((3, 64), "f32"), TensorType((5, 64), "u4b_g32"))),
+            Sample((TensorType((3, 8), "f32"), TensorType((5, 8), "f8e4m3"))),
+            Sample((TensorType((3, 8), "f32"), TensorType((5, 8), "i8"))),
         ),
         refused=(
             BadSample((TensorType((3, 8), "f32"), TensorType((5, 7), "f32")), {}, "dim K is 8"),

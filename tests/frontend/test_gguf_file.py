@@ -12,8 +12,8 @@ import pytest
 
 from inferc.errors import CompileError
 from inferc.frontend.gguf_file import is_gguf, read_gguf
-from inferc.ir.blocks import FORMATS
 from inferc.ir.blocks_encode import random_blocks
+from inferc.ir.blocks_ggml import GGML_FORMATS
 
 ALIGNMENT = 32
 
@@ -110,7 +110,7 @@ def test_nested_arrays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(read_gguf(path).metadata["k"]), [[7, 8], [7, 8]])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [fmt.name for fmt in GGML_FORMATS])
 def test_block_types(name: str, tmp_path: Path) -> None:
     raw = random_blocks(name, 4, 512, np.random.default_rng(0))
     kind = gguf.GGMLQuantizationType[name.upper()]

@@ -6,7 +6,9 @@ import pytest
 
 from inferc.ir.blocks import FORMATS, block_format, dequantize
 from inferc.ir.blocks_encode import quantize, random_blocks
+from inferc.ir.blocks_ggml import GGML_FORMATS
 
+GGML = [fmt.name for fmt in GGML_FORMATS]
 ENCODED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
 
 
@@ -14,14 +16,14 @@ def ggml_type(name: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[name.upper()]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*GGML, "mxfp4"])
 def test_sizes_are_ggmls(name: str) -> None:
     fmt = FORMATS[name]
     assert (fmt.block_elements, fmt.block_bytes) == gguf.GGML_QUANT_SIZES[ggml_type(name)]
     assert fmt.row_elements(fmt.row_bytes(1024)) == 1024
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGML)
 def test_dequantize_is_ggmls(name: str) -> None:
     raw = random_blocks(name, 37, 768, np.random.default_rng(1))
     ours, reference = dequantize(name, raw), gguf.dequantize(raw, ggml_type(name))

@@ -244,6 +244,11 @@ def test_write_error_of_a_full_disk(
     assert "the disk is full" in refused(workshop.source("llama"), ARTIFACT)
 
 
+def _heed_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("stage", ["import", "kernels"])
 def test_interrupt(workshop: Workshop, tmp_path: Path, stage: str) -> None:
     """Ctrl-C while a child captures the model, and while C++ compilers run."""
@@ -257,6 +262,7 @@ def test_interrupt(workshop: Workshop, tmp_path: Path, stage: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     assert child.stderr is not None
     while not child.stderr.readline().startswith(stage):

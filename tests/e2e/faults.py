@@ -1,10 +1,14 @@
-"""Faults that a compiler might have, planted into the imported graph before anything is lowered."""
+"""Faults that a compiler might have, planted into the imported graph before anything is lowered.
+
+`FAULTS` names them; each is an edit of the text of a tiny model's graph, or of SmolLM2's, whose
+file holds the rows of queries and keys in another order than transformers does.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +20,54 @@ from inferc.frontend.importer import ImportedModel
 from inferc.ir.parse import parse_module
 from inferc.ir.text import print_module
 
-Edit = tuple[str, str | Callable[[re.Match[str]], str]]
+REAL = "smollm2"
 
 
-def _other_theta(match: re.Match[str]) -> str:
-    """Rotary frequencies of theta 500,000 instead of 10,000."""
-    count = len(match[2].split(","))
-    values = ", ".join(repr(500_000.0 ** (-i / count)) for i in range(count))
-    return f"{match[1]}({values})"
+@dataclass(frozen=True)
+class Fault:
+    """What is edited in the graph of which model; the pattern has to be found."""
+
+    model: str
+    pattern: str
+    change: str | Callable[[re.Match[str]], str]
 
 
-_VALUES = r"(%{}\S* = core.constant\(\) \{{values = )\(([^)]*)\)"
-FAULTS: dict[str, Edit] = {
-    "soft-cap dropped": (r", softcap = [\d.]+", ""),
-    "window ignored": (r" \{window = \d+\}", ""),
-    "wrong rope theta": (_VALUES.format("inv_freq"), _other_theta),
-    "embedding not scaled": (_VALUES.format("embed_scale"), r"\1(1.0,)"),
-    "rows of q and k stay as llama.cpp orders them": (
+def _values(name: str) -> str:
+    return rf"(%{name}\S* = core.constant\(\) \{{values = )\(([^)]*)\)"
+
+
+def _without_bias_of_one_expert(match: re.Match[str]) -> str:
+    """The biases of the down projections with that of the third expert set to zero."""
+    bias = match["bias"]
+    return (
+        "  %kept = core.constant() {values = (1.0, 1.0, 0.0, 1.0), shape = (4, 1),"
+        f' dtype = "f32"}} : f32[4, 1] loc("planted")\n'
+        f'  %three = core.mul({bias}, %kept) : f32[4, 64] loc("planted")\n'
+        f"{match['head']}, %three)"
+    )
+
+
+FAULTS: dict[str, Fault] = {
+    "a dropped soft-cap": Fault("gemma2", r", softcap = [\d.]+", ""),
+    "swapped q/k permutation": Fault(
+        REAL,
         r"\{perm = \(0, 2, 1, 3\)\} : (\w+)\[(\d+), 2, (\d+), ",
         r"{perm = (0, 1, 2, 3)} : \1[\2, \3, 2, ",
+    ),
+    # Layers with a window have a base of their own (rope_local_base_freq).
+    "rope theta from the wrong field": Fault(
+        "gemma3",
+        r"(core.mul\(%cast\w*, )%sliding_attention_inv_freq",
+        r"\1%full_attention_inv_freq",
+    ),
+    "missing embedding scale": Fault("gemma2", _values("embed_scale"), r"\1(1.0,)"),
+    "window ignored": Fault("gemma2", r" \{window = \d+\}", ""),
+    "one expert bias unused": Fault(
+        "gpt_oss", r"(?m)(?P<head>^  %experts = .*), (?P<bias>%experts_down_proj_bias)\)",
+        _without_bias_of_one_expert,
+    ),
+    "a residual multiplier of 1": Fault(
+        "granite", r"(core.constant\(\) \{values = )\(0.22,\)", r"\1(1.0,)"
     ),
 }  # fmt: skip
 
@@ -44,12 +77,13 @@ def compile_with(
 ) -> Path:
     """Compile a model whose imported graph has been damaged."""
     real = driver.import_model
-    pattern, changed = FAULTS[fault]
+    planted = FAULTS[fault]
 
     def damaged(*arguments: Any) -> ImportedModel:
         model = real(*arguments)
-        text, count = re.subn(pattern, changed, print_module(model.module, locations=True))
-        assert count, f"nothing to damage: {pattern}"
+        text = print_module(model.module, locations=True)
+        text, count = re.subn(planted.pattern, planted.change, text)
+        assert count, f"nothing to damage: {planted.pattern}"
         return replace(model, module=parse_module(text))
 
     monkeypatch.setattr(driver, "import_model", damaged)

@@ -9,8 +9,6 @@ import pytest
 
 import inferc
 from inferc.cli.main import main
-from inferc.verify import verify
-from tests.e2e.faults import compile_with
 from tests.models import gemma3_gguf, smollm2_gguf
 
 pytestmark = pytest.mark.usefixtures("references")
@@ -48,10 +46,3 @@ def test_gemma3_continues(gemma3_artifact: Path) -> None:
     with inferc.load(gemma3_artifact) as engine:
         text = engine.generate("Monday, Tuesday, Wednesday,", max_tokens=8, temperature=0.0)[0].text
     assert text.startswith(" Thursday, Friday, Saturday, Sunday")
-
-
-def test_wrong_order_of_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = "rows of q and k stay as llama.cpp orders them"
-    artifact = compile_with(fault, smollm2_gguf(), tmp_path / "faulty", monkeypatch)
-    result = verify(artifact, smollm2_gguf(), tokens=TOKENS, store=False)
-    assert not result.passed and result.greedy.equal_tokens < 64

@@ -46,22 +46,6 @@ def test_healthy_artifact(
         assert engine.manifest is not None and "verification.json" in engine.manifest.files
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["soft-cap dropped", "window ignored", "wrong rope theta", "embedding not scaled"],
-)
-def test_planted_fault(
-    fault: str, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = workshop.source("gemma2")
-    artifact = compile_with(fault, source, tmp_path / "faulty", monkeypatch)
-    result = verify(artifact, source, tokens=TOKENS, store=False)
-    assert not result.passed
-    # Wrong in the same way however it is computed: nothing but the reference could tell.
-    assert result.bit_equal
-    assert min(way.distance.relative_error_max for way in result.ways) > 100 * result.tolerance.max
-
-
 def test_failure_is_an_exit_code(
     workshop: Workshop,
     capsys: pytest.CaptureFixture[str],
@@ -69,7 +53,7 @@ def test_failure_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = workshop.source("gemma2")
-    artifact = compile_with("soft-cap dropped", source, tmp_path / "faulty", monkeypatch)
+    artifact = compile_with("a dropped soft-cap", source, tmp_path / "faulty", monkeypatch)
     command = ["verify", str(artifact), str(source), "--tokens", str(TOKENS), "--no-store"]
     assert main(command) == 1
     assert "FAILED" in capsys.readouterr().out

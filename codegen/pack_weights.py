@@ -143,7 +143,7 @@ def write_weights(
     One stored tensor (of stacked experts: one expert) and a slab of its packed form are resident.
     The file is safetensors: `u8` tensors, each padded to and beginning at a multiple of 64 bytes.
     """
-    header, starts = _header(plan)
+    header, _ = _header(plan)
     total, done = plan.weights_bytes, 0
     with path.open("wb") as stream:
         stream.write(header)
@@ -158,6 +158,12 @@ def write_weights(
                 release(source)
             done += _padded(item.nbytes)
             progress(item.name, done, total)
+    return tensor_offsets(plan)
+
+
+def tensor_offsets(plan: PackPlan) -> tuple[int, ...]:
+    """Where each item begins in the file."""
+    header, starts = _header(plan)
     return tuple(len(header) + start for start in starts)
 
 

@@ -1,4 +1,15 @@
-"""Scratch that CPU kernels need, as their headers compute it (``matmul.h``, ``attention.h``)."""
+"""Scratch that CPU kernels need, as their headers compute it.
+
+The headers are `matmul.h`, `attention.h` and `experts.h`; tests compare each function with its
+twin there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferc.codegen.step import StepParams
 
 _PANEL_K = 256
 _CHUNK_BYTES = 112 * 4 * 16 * 4
@@ -35,3 +46,47 @@ def attention_scratch_bytes(
     if workers > 1 and context_tokens > _PARTITION_TOKENS:
         partials = 4 * workers * (heads // kv_heads) * -(-context_tokens // _PARTITION_TOKENS)
     return workers * worker + partials * (v_padded + 16) * 4
+
+
+_EXPERT_ROWS = 112
+
+
+def experts_scratch_bytes(rows: int, chosen: int, experts: int, hidden: int, inner: int) -> int:
+    """Scratch of one worker for mixtures of experts."""
+    lists = _round_up(4 * (experts + 1 + 2 * rows * chosen), 64)
+    gathered = _EXPERT_ROWS * hidden * 4
+    return lists + gathered + matmul_scratch_bytes(_EXPERT_ROWS, max(hidden, inner))
+
+
+def experts_shared_bytes(rows: int, chosen: int, hidden: int, inner: int) -> int:
+    """Scratch of all workers together for mixtures of experts."""
+    return _round_up(4 * rows * chosen * inner, 64) + 4 * rows * chosen * hidden
+
+
+_FUNCTIONS = {
+    f.__name__: f
+    for f in (
+        matmul_scratch_bytes,
+        attention_scratch_bytes,
+        experts_scratch_bytes,
+        experts_shared_bytes,
+    )
+}
+
+
+def scratch_bytes(step: StepParams, threads: int) -> int:
+    """Scratch that a pool of so many threads allocates: `inferc_scratch_bytes` of the library."""
+    names = {
+        **_FUNCTIONS,
+        "kStepTokens": step.step_tokens,
+        "kSequences": step.sequences,
+        "kTablePages": step.table_pages,
+        "workers": threads,
+    }
+
+    def largest(expressions: tuple[str, ...]) -> int:
+        # Our own C++ expressions: calls of the functions above, which read the same in Python.
+        return max((int(eval(e, {"__builtins__": {}}, names)) for e in expressions), default=0)
+
+    per_worker, shared = largest(step.worker_scratch), largest(step.shared_scratch)
+    return threads * _round_up(per_worker, 64) + _round_up(shared, 64)

@@ -18,8 +18,14 @@ from inferc.frontend import tokenizer
 from inferc.frontend.capture import capture
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
 from inferc.frontend.config_checks import check_config
+from inferc.frontend.declared_weights import (
+    NO_TOKENIZER,
+    QUANTIZATION,
+    declared_bindings,
+    declared_weights,
+)
 from inferc.frontend.gguf import is_gguf, open_gguf
-from inferc.frontend.hf import open_hf
+from inferc.frontend.hf import open_hf, read_config
 from inferc.frontend.live_options import LiveOptions
 from inferc.frontend.model_source import ModelSource
 from inferc.frontend.onnx_source import import_onnx, onnx_file_of
@@ -96,6 +102,31 @@ def import_model(path: Path, options: ImportOptions | None = None) -> ImportedMo
     facts = _facts(source.name, captured.facts, bound.module, bound.tensors)
     _check_vocabulary(path, tokens, facts)
     return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
+
+
+def import_config(file: Path, options: ImportOptions, dtype: str | None = None) -> ImportedModel:
+    """Import a config.json without weights: their types are what the config declares.
+
+    Everything but values is known of such a model: it can be planned, not compiled.
+
+    Args:
+        file: A config.json, under any name.
+        options: As for `import_model`.
+        dtype: Type of all weights instead of the config's; its quantisation is then left out.
+
+    Raises:
+        CompileError: As for `import_model`.
+    """
+    config = read_config(file)
+    plain = {k: v for k, v in config.items() if k != QUANTIZATION}
+    check_config(plain, str(file))
+    captured = capture(CaptureRequest(plain, options.context_tokens), options.cache_folder)
+    store = declared_weights(file, config, captured.facts.parameters, dtype)
+    bindings = bind(captured.facts.parameters, declared_bindings(store), store, known_unused=())
+    bound = bind_weights(captured.module, bindings, store)
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    facts = _facts(name, captured.facts, bound.module, bound.tensors)
+    return ImportedModel(bound.module, bound.tensors, store, NO_TOKENIZER, facts, config)
 
 
 def import_module(module: Any, options: LiveOptions) -> ImportedModel:

@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferc.driver import CompileOptions as CompileOptions
     from inferc.driver import compile as compile
+    from inferc.options import CompileOptions as CompileOptions
+    from inferc.planning import plan as plan
     from inferc.runtime.async_engine import AsyncEngine as AsyncEngine
     from inferc.runtime.engine import Engine as Engine
     from inferc.runtime.engine import load as load
@@ -21,7 +22,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "compile": "inferc.driver",
-    "CompileOptions": "inferc.driver",
+    "CompileOptions": "inferc.options",
+    "plan": "inferc.planning",
     "load": "inferc.runtime.engine",
     "Engine": "inferc.runtime.engine",
     "AsyncEngine": "inferc.runtime.async_engine",

@@ -36,6 +36,7 @@ class Facts:
     options: Mapping[str, Any]
     target: Mapping[str, Any]
     kv: Mapping[str, Any]
+    states: Sequence[Mapping[str, Any]]
     memory: Mapping[str, Any]
     weights: Sequence[Mapping[str, Any]]
 
@@ -71,6 +72,7 @@ def build(
         "bodies": bodies,
         "passes": [{k: v for k, v in record.items() if k != "ms"} for record in records],
         "kv": dict(facts.kv),
+        "states": [dict(s) for s in facts.states],
         "memory": dict(facts.memory),
         "weights": [dict(w) for w in facts.weights],
         "packing": print_module(_packing(module)),

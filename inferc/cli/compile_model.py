@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from inferc.cli.options import count
 
 if TYPE_CHECKING:
-    from inferc.driver import Event
+    from inferc.options import Event
 
 # option -> keyword arguments of add_argument; the names are the fields of CompileOptions.
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from inferc.cli.compile_model import _Progress
-from inferc.driver import Event
+from inferc.options import Event
 
 
 def test_a_line_a_stage_and_the_result_of_the_check(capsys: pytest.CaptureFixture[str]) -> None:

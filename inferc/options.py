@@ -1,0 +1,85 @@
+"""Options of a compilation, and what is told while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inferc.codegen.row_objects import tvm_installed
+from inferc.codegen.select import SelectKernels
+from inferc.codegen.targets import parse_target
+from inferc.errors import CompileError
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Every choice of a compilation.
+
+    Attributes:
+        target: see `inferc targets`.
+        compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
+            target has them, else float32; `int8` rounds activations and needs quantised weights.
+        kv_dtype: type of stored keys and values: f32, bf16 or f16.
+        page_tokens: tokens of a KV page: 16, 32, 48 or 64.
+        step_tokens: most rows of one step.
+        sequences: most sequences of one step.
+        context_tokens: longest sequence; None for the model's own limit. It costs no memory before
+            it is used, but decides which factors a longrope model uses.
+        tvm: lower row kernels by TVM; None if it is installed.
+        check_passes: verify module and facts after every pass, and interpret it before and after.
+        dump: folder for the module after every pass.
+        overwrite: replace an artifact that is there.
+    """
+
+    target: str = "cpu:native"
+    compute: str = "auto"
+    kv_dtype: str = "f32"
+    page_tokens: int = 32
+    step_tokens: int = 512
+    sequences: int = 64
+    context_tokens: int | None = None
+    tvm: bool | None = None
+    check_passes: bool = False
+    dump: Path | None = None
+    overwrite: bool = False
+
+    def select(self) -> SelectKernels:
+        """The pass that chooses kernels."""
+        return SelectKernels(self.target, self.compute, bool(self.tvm))
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: `done` of `total` (0: unknown) in a stage; bytes in the stage `weights`."""
+
+    stage: str
+    detail: str
+    done: int = 0
+    total: int = 0
+
+
+Progress = Callable[[Event], None]
+
+
+def silent(event: Event) -> None:
+    """Progress that nobody wants to hear of."""
+
+
+def resolve_options(options: dict[str, Any]) -> CompileOptions:
+    """Options with the target named and TVM decided. Raises CompileError for a bad one."""
+    unknown = sorted(set(options) - set(CompileOptions.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(CompileOptions.__dataclass_fields__)
+        raise CompileError(f"Unknown option '{unknown[0]}'. Options: {known}.")
+    chosen = CompileOptions(**options)
+    for name, least in (("step_tokens", 1), ("sequences", 1), ("context_tokens", 1)):
+        value = getattr(chosen, name)
+        if value is not None and value < least:
+            raise CompileError(f"Option {name}: expected {least} or more, found {value}.")
+    return replace(
+        chosen,
+        target=parse_target(chosen.target).name,
+        tvm=tvm_installed() if chosen.tvm is None else chosen.tvm,
+    )

@@ -12,6 +12,8 @@ from typing import Any
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.cost import FREE, must_move, op_cost
 from inferc.ir.text import print_func, print_module, structural_hash
+from inferc.ir.types import CacheType, TensorType
+from inferc.report.machines import PLAIN
 from inferc.report.model import SCHEMA_VERSION
 
 PHASES = ("prefill", "decode")
@@ -100,6 +102,7 @@ def _kernel(
         "name": info.symbol,
         "kernel": info.definition,
         "source": info.source,
+        "arithmetic": _arithmetic(op),
         "kind": str(op.attrs.get("kind", "")) or op.short_name,
         "modules": [r.path for r in op.loc.roots() if r.path] or [STEP],
         "flops": str(cost.flops),
@@ -107,6 +110,18 @@ def _kernel(
         "bytes_written": str(cost.bytes_written),
         "body": body,
     }
+
+
+def _arithmetic(op: Op) -> str:
+    """Stored type of the weights that a kernel multiplies with, or of the cache; else f32."""
+    for value in op.operands:
+        if isinstance(value.type, CacheType):
+            return value.type.dtype
+        producer = value.producer
+        is_weight = producer is not None and producer.name == "param"
+        if is_weight and isinstance(value.type, TensorType) and value.type.rank > 1:
+            return value.type.dtype
+    return PLAIN
 
 
 def _packing(module: Module) -> Module:

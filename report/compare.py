@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from inferc.ir.cost import Workload
-from inferc.report.model import Machine, Report, phase
+from inferc.report.machines import Machine
+from inferc.report.model import Report, phase
 
 
 def rows(

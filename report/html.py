@@ -7,8 +7,9 @@ from importlib.resources import files
 
 import jinja2
 
-from inferc.report.model import MACHINES, Report
-from inferc.report.terminal import NOT_COUNTED
+from inferc.report.machines import MACHINES, TENSOR
+from inferc.report.model import Report
+from inferc.report.terminal import NOT_COUNTED, memory_rows
 
 
 def render(report: Report) -> str:
@@ -19,12 +20,15 @@ def render(report: Report) -> str:
     )
     # No `<`: whatever a module is called, it can neither end the script element nor open a comment.
     data = json.dumps(report, sort_keys=True).replace("<", "\\u003c")
+    kernels = [k for phase in report["phases"].values() for k in phase["kernels"]]
+    kinds = sorted({TENSOR, *(k.get("arithmetic", TENSOR) for k in kernels)})
     machines = json.dumps(
-        {m.name: [m.bytes_per_second, m.flops_per_second] for m in MACHINES.values()}
+        {m.name: [m.bytes_per_second, {k: m.rate(k) for k in kinds}] for m in MACHINES.values()}
     )
     return environment.from_string(source).render(
         title=f"{report['model']['name']} · inferc",
         data=data,
         machines=machines,
+        memory=json.dumps(memory_rows(report)),
         not_counted=NOT_COUNTED,
     )

@@ -1,7 +1,6 @@
 """The join behind every view: report.json with its cost formulas evaluated for one workload.
 
-Formulas are sizes of `inferc.ir.dims` in the symbols of `inferc.ir.cost`. Nothing here is measured;
-a machine is a pair of limits.
+Formulas are sizes of `inferc.ir.dims` in the symbols of `inferc.ir.cost`. Nothing here is measured.
 """
 
 from __future__ import annotations
@@ -16,31 +15,12 @@ from typing import Any
 from inferc.errors import ArtifactError
 from inferc.ir.cost import Workload
 from inferc.ir.dims import evaluate, parse_size
+from inferc.report.machines import TENSOR, Machine
 
 SCHEMA_VERSION = 1
 _SHORT = re.compile(r"(?:[^.]+\.)?\d+$|[^.]+$")
 Report = Mapping[str, Any]
 _TABLES = {"model", "options", "target", "symbols", "phases", "passes", "kv", "memory", "weights"}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Limits that predictions are made for."""
-
-    name: str
-    bytes_per_second: float
-    flops_per_second: float
-
-
-# Vendor data sheets (dense bf16 for the GPUs); the CPU line is a plain two-core server core pair.
-MACHINES = {
-    m.name: m
-    for m in (
-        Machine("cpu2", 40e9, 400e9),
-        Machine("h100", 3.35e12, 989e12),
-        Machine("h200", 4.8e12, 989e12),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -149,7 +129,8 @@ def _kernel(data: Mapping[str, Any], workload: Workload, machine: Machine) -> Ke
     flops = size(data["flops"], workload)
     moved = size(data["bytes_read"], workload) + size(data["bytes_written"], workload)
     memory_us = moved / machine.bytes_per_second * 1e6
-    compute_us = flops / machine.flops_per_second * 1e6
+    # Reports of earlier versions do not name the arithmetic.
+    compute_us = flops / machine.rate(data.get("arithmetic", TENSOR)) * 1e6
     return KernelCost(
         data["name"], data["kernel"], data["kind"], tuple(data["modules"]), flops, moved,
         max(memory_us, compute_us), "memory" if memory_us >= compute_us else "compute",

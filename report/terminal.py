@@ -10,9 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from inferc.ir.cost import Workload
-from inferc.report.model import Machine, Phase, Report, phase
+from inferc.report.fit import Fit, fit, state_bytes
+from inferc.report.machines import Machine
+from inferc.report.model import Phase, Report, phase
 
-NOT_COUNTED = "not counted: Python, tokenizer, logits of the step, scratch of each thread"
+BOUND = "(a bound: bytes at full bandwidth or flops at full rate, not a promise)"
+NOT_COUNTED = "not counted: Python, tokenizer, logits of the step"
 
 
 def show(
@@ -22,7 +25,7 @@ def show(
     _model(report, console)
     for name, workload in workloads.items():
         _phase(phase(report, name, workload, machine), workload, machine, console)
-    _memory(report, console)
+    _memory(report, machine, console)
     _passes(report, console)
 
 
@@ -90,19 +93,44 @@ def _phase(result: Phase, workload: Workload, machine: Machine, console: Console
         f"total {figure(result.flops / 1e6)} MFLOP, {bytes_text(result.bytes_moved)} moved, "
         f"{bytes_text(result.must_move_bytes)} must move: "
         f"traffic ratio [bold]{result.traffic_ratio:.3f}[/], predicted "
-        f"{result.predicted_us:.0f} us\n"
+        f"{result.predicted_us:.0f} us {BOUND}\n"
     )
 
 
-def _memory(report: Report, console: Console) -> None:
-    memory, kv = report["memory"], report["kv"]
+def _memory(report: Report, machine: Machine, console: Console) -> None:
     table = _table("memory", ("", "bytes"), 1)
-    table.add_row("weights (mapped, shared by processes)", bytes_text(memory["weights_bytes"]))
-    table.add_row("arena of one step", bytes_text(memory["arena_bytes"]))
-    for tokens in (1024, 8192):
-        table.add_row(f"KV of {tokens} tokens", bytes_text(kv["bytes_per_token"] * tokens))
+    for name, text in memory_rows(report).items():
+        table.add_row(name, text)
+    fitted = fit(report, machine)
+    if fitted is not None:
+        table.add_row(*_fit_row(fitted))
     table.add_row(NOT_COUNTED, "")
     console.print(table, "")
+
+
+def memory_rows(report: Report) -> dict[str, str]:
+    """What takes memory, and how much. A report of an earlier version may lack some rows."""
+    memory, kv, states = report["memory"], report["kv"], state_bytes(report)
+    rows = {
+        "weights (mapped, shared by processes)": memory["weights_bytes"],
+        "arena of one step": memory["arena_bytes"],
+    }
+    for threads, nbytes in memory.get("scratch_bytes", {}).items():
+        rows[f"scratch of {threads} thread{'s' if threads != '1' else ''}"] = nbytes
+    if states:
+        rows["recurrent state of a sequence"] = states
+    for tokens in (1024, 8192):
+        rows[f"KV of {tokens} tokens"] = kv["bytes_per_token"] * tokens
+    return {name: bytes_text(nbytes) for name, nbytes in rows.items()}
+
+
+def _fit_row(fitted: Fit) -> tuple[str, str]:
+    where = f"on {fitted.machine}, with {bytes_text(fitted.memory_bytes)} of memory"
+    if not fitted.fits:
+        return where, f"does not fit: the fixed part is that of {fitted.machines} machines"
+    if fitted.kv_tokens is None:
+        return where, "fits"
+    return where, f"fits, with KV of {fitted.kv_tokens:,} tokens"
 
 
 def _passes(report: Report, console: Console) -> None:

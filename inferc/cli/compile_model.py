@@ -45,38 +45,48 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("source", type=Path, help="model directory, .gguf or .onnx file")
     p.add_argument("-o", "--output", type=Path, help="artifact folder (default NAME.inferc)")
-    for name, keywords in OPTIONS.items():
-        p.add_argument(f"--{name.replace('_', '-')}", default=None, **keywords)
+    add_options(p)
     p.add_argument(
         "--check-passes",
         action="store_true",
         help="interpret the module before and after every pass and report the largest error",
-    )
-    p.add_argument(
-        "--no-tvm", action="store_true", help="do without TVM where a header kernel exists"
     )
     p.add_argument("--overwrite", action="store_true", help="replace an artifact that is there")
     p.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     return p
 
 
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Declare the options of a compilation that change what is computed."""
+    for name, keywords in OPTIONS.items():
+        p.add_argument(f"--{name.replace('_', '-')}", default=None, **keywords)
+    p.add_argument(
+        "--no-tvm", action="store_true", help="do without TVM where a header kernel exists"
+    )
+
+
+def chosen_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given, by the names of `CompileOptions`."""
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    if args.no_tvm:
+        options["tvm"] = False
+    return options
+
+
 def run(args: argparse.Namespace) -> int:
     """Compile."""
     import inferc
 
-    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
-    if args.no_tvm:
-        options["tvm"] = False
     output = args.output or Path(args.source.resolve().stem + ".inferc")
     start = time.perf_counter()
-    with _Progress(quiet=args.quiet) as progress:
+    with ShownProgress(quiet=args.quiet) as progress:
         manifest = inferc.compile(
             args.source,
             output,
             progress=progress.show,
             check_passes=args.check_passes,
             overwrite=args.overwrite,
-            **options,
+            **chosen_options(args),
         )
     if progress.check:
         print(f"passes checked: {progress.check}")
@@ -90,14 +100,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Progress:
+class ShownProgress:
     """A bar a stage on a terminal, a line a stage elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.bars, self.stage = quiet, None, ""
         self.check = ""  # what --check-passes found
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> ShownProgress:
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

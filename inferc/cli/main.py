@@ -14,6 +14,7 @@ from inferc.errors import InfercError
 # name -> one line for `inferc --help`; the module of a command is imported only when it is used.
 COMMANDS = {
     "compile": "model to artifact",
+    "plan": "what a model would need, from its config alone",
     "run": "generate text with an artifact",
     "inspect": "show what the compiler did",
     "verify": "compare logits with the source model",
@@ -28,6 +29,7 @@ EPILOG = """typical use:
   inferc run model.inferc "Once upon a time"
   inferc run model.inferc --chat
   inferc inspect model.inferc
+  inferc plan config.json --machine h200           nothing but a config: sizes, traffic, bounds
 
 `inferc COMMAND --help` explains a command. Exit codes: 0 done, 1 failed, 2 bad input or options,
 3 a compiler or package is missing, 4 bad artifact, 5 bad request, 130 interrupted."""

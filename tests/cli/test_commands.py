@@ -56,7 +56,7 @@ def test_counts(argv: str, value: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("machine", ["foo", "0,0", "nan,1", "-1,1", "1", "1,2,3", "inf,1"])
 def test_machines(machine: str, capsys: pytest.CaptureFixture[str], reported: Path) -> None:
     text = refused(capsys, 1, "inspect", reported, f"--machine={machine}")
-    assert "expected one of cpu2, h100, h200, or two numbers" in text
+    assert "expected one of cpu2, a100, h100, h200, b200, rtx4090, or two" in text
 
 
 @pytest.fixture

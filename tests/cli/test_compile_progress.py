@@ -2,12 +2,12 @@
 
 import pytest
 
-from inferc.cli.compile_model import _Progress
+from inferc.cli.compile_model import ShownProgress
 from inferc.options import Event
 
 
 def test_a_line_a_stage_and_the_result_of_the_check(capsys: pytest.CaptureFixture[str]) -> None:
-    with _Progress(quiet=False) as progress:
+    with ShownProgress(quiet=False) as progress:
         for event in (Event("passes", "cse"), Event("passes", "dce"), Event("check", "1e-6")):
             progress.show(event)
     assert capsys.readouterr().err == "passes …\n"

@@ -9,6 +9,7 @@ PREFIX = "model.layers"
 
 def kernel(name: str, modules: list[str], flops: str, read: str, written: str) -> dict[str, Any]:
     return {
+        "arithmetic": "bf16" if name.startswith("linear") else "f32",
         "name": name, "kernel": "linear", "kind": "linear", "source": "cpu/x.cpp", "body": "b",
         "modules": modules, "flops": flops, "bytes_read": read, "bytes_written": written,
     }  # fmt: skip
@@ -24,7 +25,7 @@ def layer(i: int, rows: str, window: str = "") -> list[dict[str, Any]]:
 
 
 def phase(rows: str) -> dict[str, Any]:
-    head = kernel("head_1", ["lm_head"], "9000*L", "90000", f"-1*L + 400*L + 5*{rows}")
+    head = kernel("head_1", ["lm_head"], "9000*X_8_2*L", "90000*X_8_2", f"-1*L + 400*L + 5*{rows}")
     layers = [*layer(0, rows), *layer(1, rows), *layer(2, rows, "_16"), *layer(3, rows)]
     return {"kernels": [*layers, head], "must_move_bytes": f"100000 + 4*P*R + 128*H*R - 3*{rows}"}
 
@@ -50,6 +51,10 @@ def report() -> dict[str, Any]:
             }
         ],
         "kv": {"page_tokens": 8, "dtype": "f32", "bytes_per_token": 512, "page_bytes": 4096},
-        "memory": {"weights_bytes": 20000, "arena_bytes": 999_700},
+        "states": [{"name": "state_0", "shape": [4, 8], "dtype": "f32", "nbytes": 128}],
+        "memory": {
+            "weights_bytes": 20000, "arena_bytes": 999_700,
+            "scratch_bytes": {"1": 1000, "8": 8000},
+        },
         "weights": [],
     }  # fmt: skip

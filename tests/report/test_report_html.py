@@ -16,6 +16,7 @@ from sample_report import report
 from inferc.ir.cost import Workload
 from inferc.report import model
 from inferc.report.html import render
+from inferc.report.machines import MACHINES
 from inferc.report.terminal import bytes_text, figure
 
 NODE = shutil.which("node")
@@ -62,7 +63,7 @@ def test_numbers_are_those_of_the_terminal(
         "shown"
     ]
     workload = Workload(rows, sequences, max(context, rows // sequences), page_tokens=8)
-    result = model.phase(report(), phase, workload, model.MACHINES["h100"])
+    result = model.phase(report(), phase, workload, MACHINES["h100"])
     total = re.sub(r"<[^>]+>", "", page["total"])
     assert total.startswith(
         f"{figure(result.flops / 1e6)} MFLOP, {bytes_text(result.bytes_moved)} moved,"
@@ -89,6 +90,6 @@ def test_what_the_page_begins_with(tmp_path: Path) -> None:
     page = show(tmp_path)
     assert page["phase"] == "decode"
     assert page["max"] == {"seqs": 8, "tokens": 64, "context": 128}
-    assert "scratch of each thread" in page["shown"]["memory"]
+    assert "scratch of 8 threads" in page["shown"]["memory"]
     assert "20 KB" in page["shown"]["memory"] and "1 MB" in page["shown"]["memory"]
     assert "2.05 KB" in page["shown"]["passes"] and "too large (\u00d72)" in page["shown"]["passes"]

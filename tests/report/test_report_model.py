@@ -12,9 +12,9 @@ from sample_report import report
 from inferc.errors import ArtifactError
 from inferc.ir.cost import Workload
 from inferc.report import compare, model, terminal
-from inferc.report.model import Machine
+from inferc.report.machines import uniform
 
-MACHINE = Machine("m", 1e6, 1e6)
+MACHINE = uniform("m", 1e6, 1e6)
 
 
 def test_evaluation() -> None:
@@ -33,8 +33,8 @@ def test_evaluation() -> None:
 
 def test_predictions_take_the_larger_limit() -> None:
     workload = Workload.decode(1, 10)
-    fast_memory = model.phase(report(), "decode", workload, Machine("m", 1e12, 1e3))
-    fast_compute = model.phase(report(), "decode", workload, Machine("m", 1e3, 1e12))
+    fast_memory = model.phase(report(), "decode", workload, uniform("m", 1e12, 1e3))
+    fast_compute = model.phase(report(), "decode", workload, uniform("m", 1e3, 1e12))
     assert {k.bound for b in fast_memory.blocks for k in b.kernels} == {"compute"}
     assert {k.bound for b in fast_compute.blocks for k in b.kernels} == {"memory"}
     assert fast_memory.predicted_us == pytest.approx(fast_memory.flops / 1e3 * 1e6)
@@ -98,4 +98,4 @@ def test_views_take_any_name() -> None:
         compare.show(report(), report(), workloads, MACHINE, console)
     text = page.get()
     assert text.count("tiny [x] </script>") == 3
-    assert "scratch of each thread" in text and "too large (x2)" in text
+    assert "scratch of 8 threads" in text and "too large (x2)" in text

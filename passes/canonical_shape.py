@@ -16,6 +16,7 @@ from inferc.passes.match import (
     made_by,
     same_shape,
     same_size,
+    same_value,
     size_attr,
     tensor,
 )
@@ -119,15 +120,20 @@ def simplify_slice(op: Op, edit: Edit) -> Value | None:
     x, axis, step = op.operands[0], axis_attr(op), int_attr(op, "step")
     if x.type == op.result.type:
         return x
+    start, stop = size_attr(op, "start"), size_attr(op, "stop")
+    if step != 1 and is_unit(tensor(op.result).shape[axis]):  # one element: nothing to step over
+        return edit.op("core.slice", x, axis=axis, start=start, stop=start + 1)
     inner = made_by(x, "core.slice", "core.concat")
     if inner is None or axis_attr(inner) != axis:
         return None
-    start, stop = size_attr(op, "start"), size_attr(op, "stop")
     if inner.name == "core.concat":
         return _slice_of_concat(inner, edit, axis, start, stop, step)
-    if int_attr(inner, "step") != 1:
-        return None
     offset = size_attr(inner, "start")
+    if int_attr(inner, "step") != 1:
+        if not is_unit(stop - start) or not isinstance(start, int):
+            return None
+        start = start * int_attr(inner, "step")
+        stop = start + 1
     return edit.op(
         "core.slice", inner.operands[0], axis=axis, start=start + offset, stop=stop + offset,
         step=step,
@@ -167,7 +173,7 @@ def simplify_concat(op: Op, edit: Edit) -> Value | None:
 def _joined(left: Value, right: Value, axis: int, edit: Edit) -> Value | None:
     """One slice of x for `x[a:b]` followed by `x[b:c]`."""
     a, b = made_by(left, "core.slice"), made_by(right, "core.slice")
-    if a is None or b is None or a.operands[0] is not b.operands[0]:
+    if a is None or b is None or not same_value(a.operands[0], b.operands[0]):
         return None
     if axis_attr(a) != axis or axis_attr(b) != axis or int_attr(a, "step") != 1:
         return None

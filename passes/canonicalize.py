@@ -19,6 +19,7 @@ from inferc.passes.base import Pass, PassContext
 from inferc.passes.canonical_arithmetic import ARITHMETIC
 from inferc.passes.canonical_batch import BATCH
 from inferc.passes.canonical_lookup import LOOKUP
+from inferc.passes.canonical_repeats import REPEATS
 from inferc.passes.canonical_shape import SHAPE
 from inferc.passes.canonical_transpose import TRANSPOSE, reshape_units
 from inferc.passes.driver import apply_patterns
@@ -33,6 +34,6 @@ class Canonicalize(Pass):
     def run(self, module: Module, context: PassContext) -> None:
         """Rewrite every function."""
         for func in module:
-            patterns = (*ARITHMETIC, *SHAPE, *TRANSPOSE, *LOOKUP, *BATCH)
+            patterns = (*ARITHMETIC, *REPEATS, *SHAPE, *TRANSPOSE, *LOOKUP, *BATCH)
             apply_patterns(func, context, patterns)
             apply_patterns(func, context, (*patterns, reshape_units))

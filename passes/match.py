@@ -85,6 +85,27 @@ def same_shape(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
     return len(a) == len(b) and all(map(same_size, a, b))
 
 
+def same_but_lead(shape: tuple[Size, ...], wanted: tuple[Size, ...]) -> bool:
+    """Whether a shape is the wanted one, with nothing but unit axes in front of it."""
+    more = len(shape) - len(wanted)
+    return more >= 0 and all(map(is_unit, shape[:more])) and same_shape(shape[more:], wanted)
+
+
+def same_value(a: Value, b: Value, depth: int = 12) -> bool:
+    """Whether two values are computed alike from the same ones, a few ops up."""
+    first, second = a.producer, b.producer
+    if a is b:
+        return True
+    if first is None or second is None or depth == 0 or len(first.results) != 1:
+        return False
+    if first.name != second.name or first.attrs != second.attrs or first.card.stateful:
+        return False
+    pairs = zip(first.operands, second.operands, strict=False)
+    return len(first.operands) == len(second.operands) and all(
+        same_value(x, y, depth - 1) for x, y in pairs
+    )
+
+
 def is_unit(size: Size) -> bool:
     """Whether an axis has exactly one element."""
     return same_size(size, 1)

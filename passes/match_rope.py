@@ -12,6 +12,7 @@ from inferc.passes.match import (
     int_attr,
     is_unit,
     made_by,
+    same_but_lead,
     same_shape,
     scalar,
     size_attr,
@@ -193,7 +194,7 @@ def frequencies(angle: Value) -> tuple[Value, Value] | None:
         positions, inverse = _positions(left), _vector(right)
         if positions is not None and inverse is not None:
             lead = tensor(positions).shape
-            if same_shape(tensor(angle).shape, (*lead, *tensor(inverse).shape)):
+            if same_but_lead(tensor(angle).shape, (*lead, *tensor(inverse).shape)):
                 return positions, inverse
     return None
 
@@ -204,7 +205,7 @@ def _positions(column: Value) -> Value | None:
     while (op := made_by(value, "core.cast", "core.reshape")) is not None:
         value = op.operands[0]
     type_ = tensor(value)
-    is_column = same_shape(tensor(column).shape, (*type_.shape, 1))
+    is_column = same_but_lead(tensor(column).shape, (*type_.shape, 1))
     return value if is_column and type_.dtype in ("i32", "i64") else None
 
 

@@ -8,6 +8,8 @@ from inferc.ir.core import Op, Value
 from inferc.passes.mask_values import HIDDEN, MaskPart
 from inferc.passes.match import made_by, same_shape, scalar, tensor
 
+_LOWEST = -1e30  # below every score, above the lowest float32
+
 
 @dataclass
 class Scores:
@@ -51,6 +53,9 @@ def _step(found: Scores) -> tuple[Op, Value] | None:
     if op.name == "core.sub":  # softmax does not change when every score loses the same
         largest = made_by(op.operands[1], "core.amax")
         return (op, op.operands[0]) if largest and largest.operands[0] is op.operands[0] else None
+    if op.name == "core.maximum":  # no score is as low: it keeps hidden ones from being infinite
+        floor = scalar(op.operands[1])
+        return (op, op.operands[0]) if floor is not None and floor <= _LOWEST else None
     early = found.scale == 1.0 and found.softcap is None
     if early and op.name in ("core.where", "core.add"):
         return _masked(op, found)
@@ -106,7 +111,15 @@ def _biased(op: Op, found: Scores) -> tuple[Op, Value] | None:
     return None
 
 
-_SCORE_OPS = ("core.add", "core.where", "core.mul", "core.div", "core.sub", "core.tanh")
+_SCORE_OPS = (
+    "core.maximum",
+    "core.add",
+    "core.where",
+    "core.mul",
+    "core.div",
+    "core.sub",
+    "core.tanh",
+)
 
 
 def _is_scores(value: Value) -> bool:

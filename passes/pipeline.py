@@ -27,6 +27,7 @@ PHASES = (
         "normalize",
         "tensor",
         (
+            "raise-rows",
             "fold-constants",
             "cse",
             "raise-positions",

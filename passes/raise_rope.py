@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from inferc.ir.core import Func, Module, Op, Value
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use, pattern
-from inferc.passes.match import axis_attr, made_by, same_shape, tensor
+from inferc.passes.match import axis_attr, made_by, same_but_lead, tensor
 from inferc.passes.match_rope import (
     Pairing,
     Region,
@@ -241,9 +241,9 @@ def _mismatch(rotation: _Rotation) -> str | None:
     head = tensor(rotation.parts[0]).shape
     expected = (*tensor(cos.angle).shape[:-1], 1, head[-1])
     for factor in (rotation.cos.factor, rotation.sin.factor):
-        if not same_shape(tensor(factor).shape, expected):
+        if not same_but_lead(expected, tensor(factor).shape):
             return f"{factor.type} is not one table for all heads of {rotation.parts[0].type}"
-    if not same_shape(head[:-2], expected[:-2]):
+    if not same_but_lead(expected[:-2], head[:-2]):
         return f"{rotation.parts[0].type} does not have its heads next to the last axis"
     return None
 

@@ -50,13 +50,6 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
             f"{where} describes a multimodal model ({config['model_type']}, it has a text_config); "
             "only text models can be compiled."
         )
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown")
-        raise CompileError(
-            f"{where} says that the weights are quantised by {method}; unquantised checkpoints and "
-            "GGUF files can be compiled."
-        )
     if config.get("is_encoder_decoder"):
         raise CompileError(f"{where} describes an encoder-decoder model, not a causal one.")
     check_rope(config, where)

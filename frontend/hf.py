@@ -10,6 +10,8 @@ from inferc.errors import CompileError
 from inferc.frontend.capture_request import CaptureFacts, Made
 from inferc.frontend.config_checks import check_config
 from inferc.frontend.model_source import ModelSource
+from inferc.frontend.quantised_store import gathered, split_config
+from inferc.frontend.quantised_tensor import QuantisedTensor
 from inferc.frontend.safetensors_store import open_safetensors
 from inferc.frontend.weight_binding import BUFFERS_BESIDE_WEIGHTS, bind
 from inferc.frontend.weight_transforms import (
@@ -17,23 +19,24 @@ from inferc.frontend.weight_transforms import (
     Rows,
     Stack,
     Transform,
-    identity_bindings,
+    Transpose,
 )
 from inferc.frontend.weights import WeightStore
 
 
 def open_hf(folder: Path) -> ModelSource:
     """Open a directory with config.json. Raises CompileError."""
-    config = read_config(folder / "config.json")
-    check_config(config, str(folder / "config.json"))
-    store = open_safetensors(folder)
+    where = str(folder / "config.json")
+    config, quantisation = split_config(read_config(folder / "config.json"))
+    check_config(config, where)
+    weights = gathered(open_safetensors(folder), quantisation, where)
     return ModelSource(
         name=folder.resolve().name,
         config=config,
-        store=store,
-        checkpoint_keys=tuple(sorted(store.tensors)),
+        store=weights.store,
+        checkpoint_keys=tuple(sorted(weights.store.tensors)),
         frequency_divisors=(),
-        bind=lambda facts: bind_checkpoint(facts, store),
+        bind=lambda facts: bind_checkpoint(facts, weights.store, weights.ignored),
     )
 
 
@@ -52,7 +55,9 @@ def read_config(file: Path) -> dict[str, Any]:
     return config
 
 
-def bind_checkpoint(facts: CaptureFacts, store: WeightStore) -> dict[str, Binding]:
+def bind_checkpoint(
+    facts: CaptureFacts, store: WeightStore, ignored: tuple[str, ...] = ()
+) -> dict[str, Binding]:
     """The stored tensor of each parameter.
 
     A tied parameter is bound once. A file of a tied model may also hold the other copy: it must
@@ -70,11 +75,21 @@ def bind_checkpoint(facts: CaptureFacts, store: WeightStore) -> dict[str, Bindin
     _explain_missing_head(facts, stored)
     return bind(
         facts.parameters,
-        (*identity_bindings(names), *(_made(p, made) for p, made in facts.made.items())),
+        (
+            *(_named(store, *pair) for pair in names.items()),
+            *(_made(p, made) for p, made in facts.made.items()),
+        ),
         store,
-        known_unused=(*BUFFERS_BESIDE_WEIGHTS, *facts.ignored),
+        known_unused=(*BUFFERS_BESIDE_WEIGHTS, *facts.ignored, *ignored),
         duplicates=duplicates,
     )
+
+
+def _named(store: WeightStore, stored: str, parameter: str) -> Binding:
+    """The binding of a parameter that is one stored tensor."""
+    tensor = store.tensors.get(stored)
+    turned = isinstance(tensor, QuantisedTensor) and tensor.transposed
+    return Binding(parameter, (stored,), (Transpose(),) if turned else ())
 
 
 def _made(parameter: str, made: Made) -> Binding:

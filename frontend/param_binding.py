@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inferc.frontend.joined_weights import JoinedWeight
+from inferc.frontend.quantised_tensor import QuantisedTensor
+from inferc.frontend.scaled_weights import Sides, joined
 from inferc.frontend.weight_transforms import (
     Binding,
     Rows,
@@ -22,6 +24,7 @@ from inferc.frontend.weight_transforms import (
     UnpermuteHeads,
 )
 from inferc.frontend.weights import StoredTensor, WeightStore
+from inferc.ir.card import AttrValue
 from inferc.ir.core import Builder, Func, Module, Op, Value
 from inferc.ir.location import Location
 from inferc.ir.types import TensorType
@@ -36,6 +39,9 @@ _READS_STORED: dict[str, tuple[int, ...]] = {
 }
 # ops that keep the stored type of what they move
 _MOVES = ("core.transpose", "core.reshape", "core.slice")
+
+
+_NO_SIDES = Sides()
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,14 @@ def bind_weights(
 class _Weight:
     """A value made of parameters only.
 
-    `transposed` is a transpose that is not yet an op: the graph often transposes back, and the
-    blocks of a quantised weight cannot be transposed at all.
+    `transposed` is a transpose of the last two axes that is not yet an op: the graph often
+    transposes back, and the blocks of a quantised weight cannot be transposed at all. `sides` goes
+    with codes that are not the values themselves.
     """
 
     value: Value
     transposed: bool = False
+    sides: Sides = _NO_SIDES
 
 
 @dataclass
@@ -108,14 +116,24 @@ class _Binder:
         """The parameter as an expression of stored tensors."""
         binding = self.bindings[str(op.attrs["name"])]
         parts = [self._param(binding, source, op) for source in binding.sources]
+        each = [
+            self._sides(source, part, op)
+            for source, part in zip(binding.sources, parts, strict=True)
+        ]
+        sides = joined(self.builder, binding.parameter, each, op.loc)
         stacks = [t.count for t in binding.transforms if isinstance(t, Stack)]
         if binding.axis == 1 or stacks:
             assert len(binding.transforms) == len(stacks), "joined tensors are not changed further"
+            if sides:
+                parts = [
+                    self._plain(_Weight(p, sides=s), op.loc).value
+                    for p, s in zip(parts, each, strict=True)
+                ]
             return JoinedWeight(self._alike(parts, op.loc), stacks[0] if stacks else 0)
         value = parts[0]
         if len(parts) > 1:
             value = self._joined(parts, op.loc)
-        weight = _Weight(value)
+        weight = _Weight(value, sides=sides)
         for transform in binding.transforms:
             weight = self._transformed(weight, transform, op.loc)
         return weight
@@ -130,6 +148,26 @@ class _Binder:
             type_ = TensorType(tuple(tensor.shape), tensor.dtype)
             self.params[name] = self.builder.param(name, type_, loc=op.loc)
             self.params[name].hint = op.result.hint
+        return self.params[name]
+
+    def _sides(self, source: str, part: Value, op: Op) -> Sides:
+        """Scale and order of a tensor of plain codes, as params."""
+        tensor = self.store[source]
+        if not isinstance(tensor, QuantisedTensor):
+            return Sides()
+        assert part.producer is not None
+        name = part.producer.attrs["name"]
+        scale, order = tensor.row_scale, tensor.order
+        return Sides(
+            None if scale is None else self._vector(f"{name}.row_scale", scale, op),
+            None if order is None else self._vector(order.name, order, op),
+        )
+
+    def _vector(self, name: str, tensor: StoredTensor, op: Op) -> Value:
+        if name not in self.params:
+            self.tensors[name] = tensor
+            type_ = TensorType(tuple(tensor.shape), tensor.dtype)
+            self.params[name] = self.builder.param(name, type_, loc=op.loc)
         return self.params[name]
 
     def _joined(self, parts: Sequence[Value], loc: Location) -> Value:
@@ -150,8 +188,14 @@ class _Binder:
 
     def _transformed(self, weight: _Weight, transform: Transform, loc: Location) -> _Weight:
         if isinstance(transform, Transpose):
-            return _Weight(weight.value, not weight.transposed)
-        value, op = self._settled(weight, loc), self.builder.op
+            return replace(weight, transposed=not weight.transposed)
+        if isinstance(transform, Rows) and weight.sides and not weight.transposed:
+            span: dict[str, AttrValue] = {
+                "axis": 0, "start": transform.start, "stop": transform.stop,
+            }  # fmt: skip
+            cut = self.builder.ops("core.slice", weight.value, loc=loc, **span)
+            return _Weight(cut.result, sides=weight.sides.rows(self.builder, cut))
+        value, op = self._settled(self._plain(weight, loc), loc), self.builder.op
         if isinstance(transform, UnpermuteHeads):
             return _Weight(self._unpermuted(value, transform.heads, loc))
         if isinstance(transform, SubtractOne):
@@ -179,16 +223,56 @@ class _Binder:
                 self.weights[op.result] = cut
                 return
         weight = self._whole(op.operands[0], op.loc)
-        if op.name == "core.transpose" and op.attrs["perm"] == (1, 0):
-            self.weights[op.result] = _Weight(weight.value, not weight.transposed)
+        if op.name == "core.transpose" and op.attrs["perm"] == _swap(_tensor(weight.value)):
+            self.weights[op.result] = replace(weight, transposed=not weight.transposed)
             return
-        value = self._settled(weight, op.loc)
+        if op.name == "core.slice" and (weight.sides or weight.transposed):
+            cut = self._sliced(weight, op)
+            if cut is not None:
+                self.weights[op.result] = cut
+                return
+        value = self._settled(self._plain(weight, op.loc), op.loc)
         if _tensor(value).is_block and not _keeps_rows(op):
             value = self._float(value, op.loc)
         moved = self.builder.op(op.name, value, loc=op.loc, hint=op.result.hint, **op.attrs)
         self.weights[op.result] = _Weight(moved)
 
+    def _sliced(self, weight: _Weight, op: Op) -> _Weight | None:
+        """A slice of rows that keeps a pending transpose, or the scale; None for other slices."""
+        rank, axis = _tensor(weight.value).rank, op.attrs["axis"]
+        assert isinstance(axis, int)
+        axis %= rank
+        if weight.transposed and axis >= rank - 2:
+            axis = 2 * rank - 3 - axis
+        if axis == rank - 1 or (weight.sides and axis != 0):
+            return None
+        span = dict(op.attrs) | {"axis": axis}
+        cut = self.builder.ops("core.slice", weight.value, loc=op.loc, **span)
+        return _Weight(cut.result, weight.transposed, weight.sides.rows(self.builder, cut))
+
+    def _plain(self, weight: _Weight, loc: Location) -> _Weight:
+        """The weight as values, its scale applied."""
+        if not weight.sides:
+            return weight
+        assert weight.value.producer is not None
+        name = str(weight.value.producer.attrs.get("name", "A weight"))
+        value = self._float(weight.value, loc)
+        return _Weight(weight.sides.applied(self.builder, name, value, loc), weight.transposed)
+
+    def _linear(self, op: Op) -> bool:
+        """Emit a linear layer whose weight has a scale or an order; False if it has not."""
+        x, w, *bias = op.operands
+        weight = self.weights.get(w)
+        if not isinstance(weight, _Weight) or not weight.sides or weight.transposed:
+            return False
+        read = self._read(x, op.loc, stored=False)
+        added = self._read(bias[0], op.loc, stored=False) if bias else None
+        self.values[op.result] = weight.sides.linear(self.builder, op, read, weight.value, added)
+        return True
+
     def _copy(self, op: Op) -> None:
+        if op.name == "core.linear" and self._linear(op):
+            return
         stored = _READS_STORED.get(op.name, ())
         operands = [self._read(v, op.loc, stored=i in stored) for i, v in enumerate(op.operands)]
         made = self.builder.ops(
@@ -200,7 +284,7 @@ class _Binder:
         """The new value; a weight in its stored type or in f32."""
         if value not in self.weights:
             return self.values[value]
-        settled = self._settled(self._whole(value, loc), loc)
+        settled = self._settled(self._plain(self._whole(value, loc), loc), loc)
         return settled if stored else self._float(settled, loc)
 
     def _settled(self, weight: _Weight, loc: Location) -> Value:
@@ -208,7 +292,7 @@ class _Binder:
         if not weight.transposed:
             return weight.value
         value = self._float(weight.value, loc) if _tensor(weight.value).is_block else weight.value
-        weight.value = self.builder.op("core.transpose", value, perm=(1, 0), loc=loc)
+        weight.value = self.builder.op("core.transpose", value, perm=_swap(_tensor(value)), loc=loc)
         weight.transposed = False
         return weight.value
 
@@ -219,6 +303,12 @@ class _Binder:
         if value not in self.floats:
             self.floats[value] = self.builder.op("core.cast", value, dtype="f32", loc=loc)
         return self.floats[value]
+
+
+def _swap(type_: TensorType) -> tuple[int, ...]:
+    """The permutation that exchanges the last two axes."""
+    rank = type_.rank
+    return (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _keeps_rows(op: Op) -> bool:

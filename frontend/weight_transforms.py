@@ -59,19 +59,19 @@ class SubtractOne:
 
 @dataclass(frozen=True)
 class Transpose:
-    """The parameter is [in, out] (GPT-2's Conv1D), the file holds [out, in]."""
+    """The last two axes exchanged: GPT-2's Conv1D is [in, out], the file may hold [out, in]."""
 
     rows_only = False
 
     def shape(self, shape: Shape) -> Shape:
         """The two axes exchanged."""
-        if len(shape) != 2:
+        if len(shape) < 2:
             raise ValueError(f"shape {shape} has not two axes to exchange")
-        return (shape[1], shape[0])
+        return (*shape[:-2], shape[-1], shape[-2])
 
     def apply(self, array: Array) -> Array:
         """Exchange the two axes."""
-        return array.T
+        return array.swapaxes(-1, -2)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,15 @@ FOREIGN_DTYPE_BYTES: dict[str, int] = {
 }  # fmt: skip
 
 
+# What some of these hold, for those who know what the numbers mean.
+_NUMBERS: dict[str, np.dtype[np.generic]] = {
+    "f64": np.dtype(np.float64), "i64": np.dtype(np.int64), "u64": np.dtype(np.uint64),
+    "i32": np.dtype(np.int32), "u32": np.dtype(np.uint32), "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8), "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class StoredTensor:
     """One tensor of a file. `dtype` is "f32", "f16", "bf16" or the name of a block format."""
@@ -64,6 +73,16 @@ class StoredTensor:
                 f"read as a weight; supported: {', '.join([*DENSE_DTYPES, *FORMATS])}."
             )
         return raw.view(DENSE_DTYPES[self.dtype]).reshape(self.shape)
+
+    def numbers(self) -> NDArray[np.generic]:
+        """The values of any type, not copied; for tensors that are no weights by themselves."""
+        if self.readable:
+            return self.read()
+        return self.raw().view(_NUMBERS[self.dtype]).reshape(self.shape)
+
+    def raw(self) -> NDArray[np.uint8]:
+        """The bytes as they lie in the file."""
+        return self._map.view(self._offset, self.nbytes)
 
     def read_float32(self) -> Floats:
         """A float32 copy, dequantised or widened; exact."""

@@ -16,14 +16,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from inferc.errors import InfercError
 from inferc.frontend.config_checks import layer_entries
 from inferc.frontend.gguf import GgufModel, open_gguf
+from inferc.frontend.hf import open_hf
 from inferc.frontend.importer import model_path
+from inferc.frontend.quantised_tensor import QuantisedTensor
 from inferc.frontend.weight_binding import bind
+from inferc.frontend.weights import StoredTensor
 from inferc.reference import ReferenceRequest
 
 
@@ -47,14 +56,40 @@ def load(request: ReferenceRequest) -> Loaded:
         return _load_gguf(path, dtype, request.context_tokens)
     config = AutoConfig.from_pretrained(path)
     notes = _fix_longrope(config, request.context_tokens)
+    if getattr(config, "quantization_config", None) is not None:
+        del config.quantization_config
+        return _load_quantised(path, config, dtype, notes)
     return Loaded(_pretrained(path, config, dtype), "transformers", notes)
 
 
+def _load_quantised(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, notes: tuple[str, ...]
+) -> Loaded:
+    """The unquantised model with the values that the stored codes stand for.
+
+    The loaders of most quantisation methods need packages or devices of their own, and round what
+    they compute to 16 bits.
+    """
+    source = open_hf(folder)
+    values = {name: torch.from_numpy(_values(t)) for name, t in source.store.tensors.items()}
+    model = _pretrained(None, config, dtype, state_dict=values)
+    note = "The quantised weights were dequantised by inferc itself."
+    return Loaded(model, "transformers", (*notes, note))
+
+
+def _values(tensor: StoredTensor) -> np.ndarray:
+    quantised = isinstance(tensor, QuantisedTensor)
+    values = tensor.read_parameter() if quantised else tensor.read_float32()
+    tensor.release()
+    return values
+
+
 def _pretrained(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, **options: Any
+    folder: Path | None, config: PreTrainedConfig, dtype: torch.dtype, **options: Any
 ) -> PreTrainedModel:
     """`from_pretrained`, refusing parameters that it would have filled at random."""
-    model, info = AutoModelForCausalLM.from_pretrained(
+    kind = AutoModelForCausalLM if folder is not None else _model_class(config)
+    model, info = kind.from_pretrained(
         folder,
         config=config,
         dtype=dtype,
@@ -70,6 +105,11 @@ def _pretrained(
             " no reference to compare with."
         )
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+def _model_class(config: PreTrainedConfig) -> Any:
+    """The class that AutoModelForCausalLM takes for a config; it takes no weights without files."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 def _load_gguf(path: Path, dtype: torch.dtype, context_tokens: int | None) -> Loaded:

@@ -80,6 +80,33 @@ register(
 )
 
 
+def _infer_one_order(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    dims = Dims("core.take")
+    x, indices = dims.match("x", types[0], "..", "N"), dims.match("indices", types[1], "K")
+    if indices.dtype not in ("i32", "i64") or x.is_block:
+        raise TypeMismatch(f"core.take: indices of {x} must be integers, found {indices}")
+    return (x.with_shape((*x.shape[:-1], dims["K"])),)
+
+
+register(
+    Card(
+        "core.take",
+        "Elements of the last axis by index, the same ones of each row.",
+        ("x: [.., N]", "indices: [K]"),
+        _infer_one_order,
+        lambda x, indices: x[..., indices],
+        samples=(
+            Sample((_X, TensorType((4,), "i32")), values={1: (6, 0, 0, 3)}),
+            Sample((TensorType((3,), "f32"), TensorType((3,), "i64")), values={1: (2, 0, 1)}),
+        ),
+        refused=(
+            BadSample((_X, TensorType((4,), "f32")), {}, "must be integers"),
+            BadSample((_X, TensorType((3, 4), "i32")), {}, "indices"),
+        ),
+    )
+)
+
+
 def _infer_put(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     dims = Dims("core.put_along")
     x = dims.match("x", types[0], "..", "N")

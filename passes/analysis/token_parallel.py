@@ -278,6 +278,7 @@ _RULES: dict[str, _Rule] = {
     "nn.rms_norm": _Rules.rows,
     "nn.layer_norm": _Rules.rows,
     "core.topk": _Rules.alike,
+    "core.take": _Rules.rows,
     "core.take_along": _Rules.alike,
     "core.put_along": _Rules.alike,
     "nn.experts": _Rules.experts,

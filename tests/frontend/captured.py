@@ -10,7 +10,7 @@ import numpy as np
 from inferc.frontend import capture_torch
 from inferc.frontend.capture import FACTS_FILE, GRAPH_FILE, cached_folder
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
-from inferc.frontend.safetensors_store import open_safetensors
+from inferc.frontend.hf import open_hf
 from inferc.ir import interp
 from inferc.ir.core import Func, Module
 from inferc.ir.parse import parse_module
@@ -31,10 +31,8 @@ def captured(name: str) -> tuple[Module, CaptureFacts]:
 
 def warm(folder: Path, context_tokens: int | None, cache_folder: Path) -> None:
     """Put the capture of a saved model into a cache, so that importing it starts no child."""
-    from inferc.frontend.hf import read_config
-
-    keys = tuple(sorted(open_safetensors(folder).tensors))
-    request = CaptureRequest(read_config(folder / "config.json"), context_tokens, keys)
+    source = open_hf(folder)
+    request = CaptureRequest(source.config, context_tokens, source.checkpoint_keys)
     target = cached_folder(request, cache_folder)
     if not target.is_dir():
         text, facts = _capture(request.to_json())

@@ -37,7 +37,6 @@ def test_what_is_no_text_model() -> None:
     with pytest.raises(CompileError, match="has no model_type"):
         check_config({}, "config.json")
     assert "multimodal" in refusal(text_config={"model_type": "x"})
-    assert "quantised by awq" in refusal(quantization_config={"quant_method": "awq"})
     assert "encoder-decoder" in refusal(is_encoder_decoder=True)
 
 

@@ -40,7 +40,7 @@ _IRRELEVANT = frozenset(
     tokenizer_class prefix sep_token_id decoder_start_token_id unk_token_id tokenizer_type
     keys_to_ignore_at_inference use_flash_attn flash_attn use_bfloat16 is_llama_config
     max_window_layers n_ctx max_sequence_length seq_length model_max_length use_reentrant
-    _flash_attn_2_enabled
+    _flash_attn_2_enabled ep_size
     """.split()
 )
 # Fields that describe what the classes do anyway, with the values that say so.
@@ -56,10 +56,19 @@ _DESCRIPTIVE: dict[str, tuple[Any, ...]] = {
     "use_parallel_block": (True,),
     "use_parallel_embedding": (True,),
 }
+# The same, where other model types mean something else by the field.
+_DESCRIPTIVE_OF: dict[str, dict[str, tuple[Any, ...]]] = {
+    "deepseek_v3": {
+        "scoring_func": ("sigmoid",),
+        "topk_method": ("noaux_tc",),
+        "moe_layer_freq": (1,),
+    },
+    "gpt_oss": {"initial_context_length": (4096,)},  # rope_scaling's original context
+}
 # Where a config says how long a sequence may be.
 _LIMITS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 # Older names that files give beside the new one; harmless where both say the same.
-_RESTATED = {"hidden_act": "hidden_activation"}
+_RESTATED = {"hidden_act": "hidden_activation", "experts_per_token": "num_experts_per_tok"}
 # Read by the rope machinery that all config classes with `rope_parameters` share.
 _ROPE_FIELDS = frozenset({"rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"})
 
@@ -102,12 +111,13 @@ def _check_fields(
     known |= set(config_class.attribute_map) | set(GenerationConfig().to_dict())
     if "rope_parameters" in known:
         known |= _ROPE_FIELDS
+    described = _DESCRIPTIVE | _DESCRIPTIVE_OF.get(config.model_type, {})
     unknown = [
         name
         for name, value in fields.items()
         if name not in known
         and value not in (None, False, "", [], {})  # switched off
-        and value not in _DESCRIPTIVE.get(name, ())
+        and value not in described.get(name, ())
         and not (name in _RESTATED and value == getattr(config, _RESTATED[name], None))
     ]
     if unknown:

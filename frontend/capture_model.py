@@ -32,6 +32,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from inferc.errors import CompileError
 from inferc.frontend import capture_experts, capture_hooks, capture_recurrent
+from inferc.frontend.capture_inplace import make_functional
 
 BATCH_MAX = 1024
 _TRACED_BATCH, _TRACED_LENGTH = 2, 8
@@ -192,15 +193,10 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
     axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
     with torch.no_grad(), _tracked(model), capture_recurrent.hooked(model):
         program = _export(_Forward(model), inputs, (axes, axes), context_tokens)
-    if not _has_inplace_ops(program):  # the common case, and functionalising is the slow part
+    if make_functional(program):
         return program
     # An empty table only functionalises: in-place ops go, composite ops stay whole.
     return program.run_decompositions({})
-
-
-def _has_inplace_ops(program: ExportedProgram) -> bool:
-    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
-    return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _export(

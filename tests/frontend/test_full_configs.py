@@ -1,4 +1,4 @@
-"""The configs of large models as they are published: taken as they stand, and written down right."""
+"""The configs of large models as published: taken as they stand, and written down right."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from inferc.errors import CompileError
+from inferc.frontend.config_checks import layer_entries
 
 # Fields that no forward pass in inference reads: bookkeeping, training, choices of other engines.
 _IRRELEVANT = frozenset(
@@ -147,13 +148,21 @@ def _names_in_code(class_: type) -> set[str]:
 
 
 def _check_rope_kept(fields: Mapping[str, Any], config: PreTrainedConfig) -> None:
-    """The rope base that config.json gives must be the one that the model uses."""
+    """The rotary settings that config.json gives must be those that the model uses."""
+    nested = [k for k in layer_entries(fields.get("rope_parameters") or {}) if k]
     given = fields.get("rope_theta")
     rope = getattr(config, "rope_parameters", None)
-    if given is None or not rope:
+    if not rope:
         return
-    nested = [v for v in rope.values() if isinstance(v, dict)] or [rope]
-    used = [r.get("rope_theta") for r in nested]
+    lost = [k for k in nested if k not in config.nested_rope_parameter_keys(rope)]
+    if lost:
+        raise CompileError(
+            f"config.json has rope_parameters for {', '.join(lost)}, but {type(config).__name__} "
+            "does not rotate layers differently and would ignore them."
+        )
+    if given is None:
+        return
+    used = [entry.get("rope_theta") for entry in layer_entries(rope).values()]
     if given not in used:
         raise CompileError(
             f"config.json has rope_theta {given}, but transformers would use {used[0]}; remove the "

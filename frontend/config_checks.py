@@ -52,6 +52,9 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
         )
     if config.get("is_encoder_decoder"):
         raise CompileError(f"{where} describes an encoder-decoder model, not a causal one.")
+    size = config.get("vocab_size", 1)
+    if not isinstance(size, int) or size < 1:
+        raise CompileError(f"vocab_size in {where}: expected a positive number, found {size!r}.")
     check_rope(config, where)
 
 
@@ -90,6 +93,17 @@ def rope_type(entry: Mapping[str, Any]) -> str:
     """The rope type under either spelling, with old names replaced."""
     name = str(entry.get("rope_type") or entry.get("type") or "default")
     return _OLD_NAMES.get(name, name)
+
+
+def with_new_rope_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with rope types under the names that transformers knows (`su` is longrope)."""
+    changed = dict(config)
+    for field in ("rope_scaling", "rope_parameters"):
+        entry = config.get(field)
+        old = isinstance(entry, Mapping) and {entry.get("rope_type"), entry.get("type")}
+        if old and old & _OLD_NAMES.keys():
+            changed[field] = _normal(entry)
+    return changed
 
 
 def _check_entry(entry: Mapping[str, Any], where: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferc.errors import CompileError
 from inferc.frontend.capture_request import CaptureFacts, Made
-from inferc.frontend.config_checks import check_config
+from inferc.frontend.config_checks import check_config, with_new_rope_names
 from inferc.frontend.model_source import ModelSource
 from inferc.frontend.quantised_store import gathered, split_config
 from inferc.frontend.quantised_tensor import QuantisedTensor
@@ -27,7 +27,8 @@ from inferc.frontend.weights import WeightStore
 def open_hf(folder: Path) -> ModelSource:
     """Open a directory with config.json. Raises CompileError."""
     where = str(folder / "config.json")
-    config, quantisation = split_config(read_config(folder / "config.json"))
+    stored, quantisation = split_config(read_config(folder / "config.json"))
+    config = with_new_rope_names(stored)
     check_config(config, where)
     weights = gathered(open_safetensors(folder), quantisation, where)
     return ModelSource(

@@ -6,11 +6,12 @@ Where all inputs are known they are computed; where all are one repeated number,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from inferc.errors import CompileError
-from inferc.frontend.onnx_fold import COMPARISONS, fold, is_single, number_of
+from inferc.frontend.onnx_fold import COMPARISONS, fold, is_single, listed, number_of
 from inferc.frontend.onnx_table import (
     MICROSOFT,
     Node,
@@ -19,7 +20,7 @@ from inferc.frontend.onnx_table import (
     onnx_op,
     shape_of,
 )
-from inferc.frontend.onnx_values import Filled, Item, Known, Scalar, np_dtype, settled
+from inferc.frontend.onnx_values import Filled, Item, Known, Scalar, Unsaid, np_dtype, settled
 from inferc.frontend.onnx_weights import dtype_of
 from inferc.ir.card import TypeMismatch
 from inferc.ir.core import Value
@@ -53,7 +54,21 @@ def binary(e: OnnxEmitter, core: str, a: Item, b: Item) -> Item:
     folded = fold(e, core, dtype, a, b)
     if folded is not None:
         return folded
+    reason = _unsaid(a) or _unsaid(b)
+    if reason is not None:
+        return Unsaid(broadcast(core, shape_of(a), shape_of(b)), dtype, reason)
     return _whole_sum(e, core, a, b) or e.emit(core, e.value(a), e.value(b))
+
+
+def _unsaid(item: Item) -> str | None:
+    """Why the values of an item cannot be data of the graph; None if they can."""
+    if isinstance(item, Unsaid):
+        return item.reason
+    if isinstance(item, Filled) and isinstance(item.value, Dim):
+        return f"the size {item.value} is used as data."
+    if isinstance(item, Known) and not item.is_numeric:
+        return f"the sizes ({', '.join(map(str, item.elements()))}) are used as data."
+    return None
 
 
 def _whole_sum(e: OnnxEmitter, core: str, a: Item, b: Item) -> Item | None:
@@ -158,6 +173,8 @@ def cast_item(e: OnnxEmitter, x: Item, dtype: str) -> Item:
         return e.cast(x, dtype)
     if isinstance(x, Filled):
         return Filled(_cast_number(x.value, dtype), x.shape, dtype)
+    if isinstance(x, Unsaid):
+        return replace(x, dtype=dtype)
     if not isinstance(x, Known):
         raise CompileError(f"a cast of the stored {x.dtype} tensor is not supported.")
     if not x.is_numeric:
@@ -178,6 +195,8 @@ def _where(e: OnnxEmitter, n: Node) -> Item:
         chosen = a if number_of(condition) else b
         shape = broadcast("where", *(shape_of(i) for i in (condition, a, b)))
         return expand(e, chosen, shape)
+    if isinstance(condition, Known):
+        a, b = listed(a), listed(b)
     if all(isinstance(i, Known) for i in (condition, a, b)):
         chosen_array = np.where(condition.array, a.array, b.array)  # type: ignore[union-attr]
         return settled(chosen_array, dtype_of_item(a))
@@ -191,6 +210,8 @@ def expand(e: OnnxEmitter, x: Item, shape: tuple[Size, ...]) -> Item:
         return x
     if isinstance(x, Filled) or is_single(x):
         return Filled(number_of(x), shape, dtype_of_item(x))
+    if isinstance(x, Unsaid):
+        return replace(x, shape=shape)
     if isinstance(x, Known) and all(isinstance(s, int) for s in shape):
         return Known(np.broadcast_to(x.array, shape), x.dtype)  # type: ignore[arg-type]
     try:

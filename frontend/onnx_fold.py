@@ -17,6 +17,7 @@ from inferc.frontend.onnx_values import Filled, Item, Known, Scalar, settled
 from inferc.ir.dims import Dim, InconclusiveDim
 from inferc.ir.ops._shapes import broadcast
 
+_LISTED_ELEMENTS_MAX = 4096
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _NUMPY: dict[str, Callable[..., Any]] = {
     "abs": np.abs, "neg": np.negative, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
@@ -30,6 +31,8 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 
 def fold(e: OnnxEmitter, core: str, dtype: str, *items: Item) -> Item | None:
     """The result where it can be known: arrays, or one number everywhere."""
+    if any(isinstance(i, Known) and not is_single(i) for i in items):
+        items = tuple(map(listed, items))
     if all(isinstance(i, Known) for i in items):
         return settled(_computed(e, core, dtype, *(i.array for i in items)), dtype)  # type: ignore[union-attr]
     if not all(isinstance(i, Filled) or is_single(i) for i in items):
@@ -38,6 +41,18 @@ def fold(e: OnnxEmitter, core: str, dtype: str, *items: Item) -> Item | None:
     value = _computed(e, core, dtype, *numbers)
     shape = broadcast(core, *(shape_of(i) for i in items))
     return Filled(settled(value, dtype).elements()[0], shape, dtype)
+
+
+def listed(item: Item) -> Item:
+    """One repeated number as a known array, where it is not many times repeated."""
+    if not isinstance(item, Filled) or not all(isinstance(s, int) for s in item.shape):
+        return item
+    shape = tuple(s for s in item.shape if isinstance(s, int))
+    if math.prod(shape) > _LISTED_ELEMENTS_MAX:
+        return item
+    array = np.empty(shape, object)
+    array[...] = item.value
+    return settled(array, item.dtype)
 
 
 def is_single(item: Item) -> bool:

@@ -67,6 +67,11 @@ def open_onnx(path: Path) -> OnnxFile:
         raise CompileError(f"{path} is not an ONNX model, or is damaged: {error}.") from error
     if not model.graph.node:
         raise CompileError(f"{path} is not an ONNX model: it holds no graph.")
+    if model.ir_version > onnx.IR_VERSION:
+        raise CompileError(
+            f"{path} is of IR version {model.ir_version}; the installed onnx {onnx.__version__} "
+            f"reads up to {onnx.IR_VERSION}. Install a newer onnx, or export the model again."
+        )
     opset = _opset(path, model)
     places = {name: Place(mapped, start, size) for name, (start, size) in embedded.items()}
     places |= _external(path, model)
@@ -107,8 +112,9 @@ def _external(path: Path, model: onnx.ModelProto) -> dict[str, Place]:
             )
         if location not in files:
             files[location] = MappedFile(file)
-        mapped, offset = files[location], int(entry.get("offset", 0))
-        nbytes = int(entry.get("length", mapped.size_bytes - offset))
+        mapped = files[location]
+        offset = _number(tensor, entry, "offset", 0)
+        nbytes = _number(tensor, entry, "length", max(mapped.size_bytes - offset, 0))
         if offset + nbytes > mapped.size_bytes:
             raise CompileError(
                 f"{file} is truncated: tensor {tensor.name} ends at byte {offset + nbytes}, the "
@@ -116,6 +122,17 @@ def _external(path: Path, model: onnx.ModelProto) -> dict[str, Place]:
             )
         places[tensor.name] = Place(mapped, offset, nbytes)
     return places
+
+
+def _number(tensor: onnx.TensorProto, entry: dict[str, str], key: str, default: int) -> int:
+    """A place in a file: a decimal number, as text."""
+    text = entry.get(key, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise CompileError(
+            f"Tensor {tensor.name} lies at {key} {text!r} of {entry.get('location')}, which is no "
+            "place in a file: the model is damaged."
+        )
+    return int(text)
 
 
 def _without_weights(mapped: MappedFile) -> tuple[bytes, dict[str, tuple[int, int]]]:

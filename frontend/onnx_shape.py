@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from inferc.frontend.onnx_table import (
     onnx_op,
     shape_of,
 )
-from inferc.frontend.onnx_values import Filled, Item, Known, known, settled
+from inferc.frontend.onnx_values import Filled, Item, Known, Unsaid, known, settled
 from inferc.frontend.onnx_weights import dtype_of
 from inferc.ir.dims import InconclusiveDim, Size, divide, product
 
@@ -86,6 +87,8 @@ def reshaped(e: OnnxEmitter, x: Item, shape: tuple[Size, ...]) -> Item:
         raise CompileError(f"{shape_of(x)} cannot be given the shape {shape}.")
     if isinstance(x, Filled):
         return Filled(x.value, shape, x.dtype)
+    if isinstance(x, Unsaid):
+        return replace(x, shape=shape)
     if isinstance(x, Known):
         return Known(x.array.reshape([s for s in shape if isinstance(s, int)]), x.dtype)
     return e.reshape(e.value(x), shape)

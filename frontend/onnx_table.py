@@ -16,7 +16,7 @@ import numpy as np
 
 from inferc.errors import CompileError
 from inferc.frontend.aten_table import Emitter, tensor
-from inferc.frontend.onnx_values import Filled, Item, Known, Raw, np_dtype
+from inferc.frontend.onnx_values import Filled, Item, Known, Raw, Unsaid, np_dtype
 from inferc.frontend.weights import StoredTensor
 from inferc.ir.card import AttrValue
 from inferc.ir.core import Builder, Func, Value
@@ -109,6 +109,8 @@ class OnnxEmitter(Emitter):
             return self._filled(item, dtype or item.dtype)
         if isinstance(item, Known):
             return self._known(item, dtype or item.dtype)
+        if isinstance(item, Unsaid):
+            raise CompileError(item.reason)
         if isinstance(item, Raw):
             tensor = item.tensor
             raise CompileError(

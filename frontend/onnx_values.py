@@ -17,7 +17,7 @@ from inferc.ir.core import Value
 from inferc.ir.dims import Dim, Size
 
 Scalar = int | float | bool | Dim
-Item = Union[Value, "Known", "Filled", "Raw"]
+Item = Union[Value, "Known", "Filled", "Raw", "Unsaid"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,19 @@ class Raw:
     def dtype(self) -> str:
         """Its stored type."""
         return self.tensor.dtype
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """A tensor that the IR cannot express; refused for the reason if anything reads its values.
+
+    Exporters index masks that are all ones by numbers made of sizes: what is read there does not
+    depend on the numbers.
+    """
+
+    shape: tuple[Size, ...]
+    dtype: str
+    reason: str
 
 
 def known(values: list[Scalar] | tuple[Scalar, ...] | Scalar, dtype: str = "i64") -> Known:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -29,8 +31,8 @@ DTYPES = {
 def dtype_of(data_type: int, what: str) -> str:
     """Our name of an ONNX element type. Raises CompileError."""
     if data_type not in DTYPES:
-        known = ", ".join(DTYPES.values())
-        name = onnx.TensorProto.DataType.Name(data_type)
+        known, names = ", ".join(DTYPES.values()), onnx.TensorProto.DataType
+        name = names.Name(data_type) if data_type in names.values() else f"number {data_type}"
         raise CompileError(f"{what} is of type {name}, which is not supported; supported: {known}.")
     return DTYPES[data_type]
 
@@ -41,11 +43,22 @@ def stored(file: OnnxFile, tensor: onnx.TensorProto, data_type: str | None = Non
     shape = tuple(tensor.dims)
     place = file.places.get(tensor.name)
     if place is not None:
+        _check_length(tensor, dtype, place.nbytes)
         return StoredTensor(
             tensor.name, dtype, shape, place.file.path, place.nbytes, place.file, place.offset
         )
     array = numpy_helper.to_array(tensor)
     return held(file, tensor.name, dtype, shape, array)
+
+
+def _check_length(tensor: onnx.TensorProto, dtype: str, nbytes: int) -> None:
+    """Raises CompileError where the bytes are not those of the shape."""
+    item = _ITEM_BYTES[dtype]
+    if nbytes != math.prod(tensor.dims) * item:
+        raise CompileError(
+            f"tensor {tensor.name} has {nbytes} bytes of values, but {dtype} {list(tensor.dims)} "
+            f"needs {math.prod(tensor.dims) * item}: the file is damaged."
+        )
 
 
 def held(
@@ -55,6 +68,8 @@ def held(
     return ComputedTensor.of(name, dtype, shape, file.path, array.nbytes, lambda: array)
 
 
+_ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "u8": 1,
+               "bool": 1}  # fmt: skip
 _NUMPY = {
     "f64": np.float64,
     "i64": np.int64,

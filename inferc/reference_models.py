@@ -26,9 +26,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from inferc.errors import InfercError
-from inferc.frontend.config_checks import layer_entries
+from inferc.frontend.config_checks import layer_entries, with_new_rope_names
 from inferc.frontend.gguf import GgufModel, open_gguf
-from inferc.frontend.hf import open_hf
+from inferc.frontend.hf import open_hf, read_config
 from inferc.frontend.importer import model_path
 from inferc.frontend.quantised_tensor import QuantisedTensor
 from inferc.frontend.weight_binding import bind
@@ -54,7 +54,7 @@ def load(request: ReferenceRequest) -> Loaded:
     path, dtype = model_path(Path(request.source)), getattr(torch, request.precision)
     if path.is_file():
         return _load_gguf(path, dtype, request.context_tokens)
-    config = AutoConfig.from_pretrained(path)
+    config = _config(path)
     notes = _fix_longrope(config, request.context_tokens)
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
@@ -82,6 +82,15 @@ def _values(tensor: StoredTensor) -> np.ndarray:
     values = tensor.read_parameter() if quantised else tensor.read_float32()
     tensor.release()
     return values
+
+
+def _config(folder: Path) -> PreTrainedConfig:
+    """The config; rope types under old names, which transformers no longer reads, are renamed."""
+    stored = read_config(folder / "config.json")
+    renamed = with_new_rope_names(stored)
+    if renamed == stored:
+        return AutoConfig.from_pretrained(folder)
+    return AutoConfig.for_model(renamed.pop("model_type"), **renamed)
 
 
 def _pretrained(

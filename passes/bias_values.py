@@ -43,10 +43,12 @@ def slopes_of(func: Func, bias: Value, heads: int, high_tokens: int) -> Slopes:
 
 def _linear(values: np.ndarray, count: int) -> np.ndarray:
     """Slopes [H] of values [H, Q, K] that are linear in the key for every query."""
+    if not np.isfinite(values).all():
+        raise Unreadable("the mask adds numbers to the scores that are no slopes")
     steps = (values[..., -1] - values[..., 0]) / (count - 1)  # [H, Q]
     line = values[..., :1] + steps[..., None] * np.arange(count)
     scale = np.abs(values).max() + np.abs(steps).max() * count
-    if not np.isfinite(values).all() or np.abs(values - line).max() > _RELATIVE_ERROR_MAX * scale:
+    if np.abs(values - line).max() > _RELATIVE_ERROR_MAX * scale:
         raise Unreadable("the mask adds numbers to the scores that are no slopes")
     if np.abs(steps - steps[:, :1]).max() > _RELATIVE_ERROR_MAX * scale:
         raise Unreadable("the slopes of a bias depend on the query")

@@ -21,6 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests import architectures
+from tests.tiny_checklist import CHECK_CASES, COMPILED_CASES
 from tests.tiny_experts import EXPERT_CASES
 
 VOCAB = 384
@@ -169,6 +170,10 @@ CASES: dict[str, Case] = {
     **{name: Case(kind, fields) for name, (kind, fields) in EXPERT_CASES.items()},
 }  # fmt: skip
 
+# What `tests.checklist` looks at, and no other test.
+_CHECKED = {name: Case(*case) for name, case in (CHECK_CASES | COMPILED_CASES).items()}
+_KNOWN = CASES | _CHECKED
+
 # One case an architecture, for tests that need not see every option.
 ARCHITECTURES = (
     "llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "gpt2", "phi3", "granite",
@@ -177,17 +182,17 @@ ARCHITECTURES = (
 
 
 def case_of(name: str) -> Case:
-    """A case of this file; any other model type as `tests.architectures` declares it."""
-    if name in CASES:
-        return CASES[name]
+    """A known case; any other model type as `tests.architectures` declares it."""
+    if name in _KNOWN:
+        return _KNOWN[name]
     return Case(name, context_tokens=architectures.CONTEXT_TOKENS.get(name))
 
 
 def config(name: str) -> dict[str, Any]:
     """config.json of a case, spelled as the case spells it."""
-    if name not in CASES:
+    if name not in _KNOWN:
         return architectures.config(name)
-    case = CASES[name]
+    case = _KNOWN[name]
     fields = _SIZES | _TOKENS | case.fields
     dropped = [k for k, v in case.fields.items() if v is None and k in _SIZES]
     return {"model_type": case.model_type} | {k: v for k, v in fields.items() if k not in dropped}

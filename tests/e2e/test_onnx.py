@@ -22,6 +22,8 @@ TOLERANCE = 1e-4
 LENGTH = 75  # past the windows, over three pages
 CONTEXT = 256
 EXPORTS = [
+    ("llama", "eager", 17, "all"),
+    ("qwen2", "sdpa", 17, "cache"),
     ("llama", "sdpa", 18, "ids"),
     ("llama", "sdpa", 23, "positions"),
     ("llama", "sdpa", 24, "all"),

@@ -1,4 +1,4 @@
-"""Tiny transformers models exported by torch.onnx (dynamo), kept between sessions in `.cache/onnx`.
+"""Tiny transformers models exported by torch.onnx, kept between sessions in `.cache/onnx`.
 
 `exported(name, attention, opset, inputs)` gives the folder of the model, `reference(path, ids)` the
 logits that ONNX Runtime computes.
@@ -12,6 +12,7 @@ import logging
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,10 @@ INPUTS = {
     "ids": ("input_ids",),
     "mask": ("input_ids", "attention_mask"),
     "all": ("input_ids", "attention_mask", "position_ids"),
+    "cache": ("input_ids", "attention_mask", "position_ids"),  # and keys and values of the past
 }
+_LAST_OPSET_OF_TRACING = 17  # older ones are written by torch's former exporter only
+_PAST_TOKENS = 5
 
 
 def exported(name: str, attention: str, opset: int, inputs: str = "positions") -> Path:
@@ -33,13 +37,16 @@ def exported(name: str, attention: str, opset: int, inputs: str = "positions") -
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _export(name, attention, opset, INPUTS[inputs], partial / "model.onnx")
+        export = _trace if opset <= _LAST_OPSET_OF_TRACING else _export
+        export(name, attention, opset, inputs, partial / "model.onnx")
         partial.rename(folder)
     return folder / "model.onnx"
 
 
-def _export(name: str, attention: str, opset: int, inputs: tuple[str, ...], path: Path) -> None:
+def _export(name: str, attention: str, opset: int, form: str, path: Path) -> None:
     import torch
+
+    inputs = INPUTS[form]
 
     class Plain(torch.nn.Module):
         """Named inputs in, logits out."""
@@ -66,6 +73,61 @@ def _export(name: str, attention: str, opset: int, inputs: tuple[str, ...], path
             input_names=list(inputs), output_names=["logits"], opset_version=opset,
             dynamic_shapes=(tuple(axes for _ in inputs),), external_data=True, verbose=False,
         )  # fmt: skip
+
+
+def _trace(name: str, attention: str, opset: int, form: str, path: Path) -> None:
+    """By the tracing exporter, with names and axes as optimum gives them."""
+    import torch
+
+    model = tiny.model(name)
+    model.set_attn_implementation(attention)
+    config, past_tokens = model.config, _PAST_TOKENS if form == "cache" else 0
+    layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    caches = [f"{i}.{kind}" for i in range(layers) for kind in ("key", "value") if past_tokens]
+    ids = torch.zeros((2, 8), dtype=torch.long)
+    mask = torch.ones((2, 8 + past_tokens), dtype=torch.long)
+    positions = (torch.arange(8)[None] + past_tokens).expand(2, 8).contiguous()
+    past = [torch.randn(2, heads, past_tokens, size) for _ in caches]
+    inputs = [*INPUTS[form], *(f"past_key_values.{n}" for n in caches)]
+    outputs = ["logits", *(f"present.{n}" for n in caches)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _cached(model), (ids, mask, positions, *past), str(path), dynamo=False,
+            opset_version=opset, input_names=inputs, output_names=outputs,
+            dynamic_axes=_axes_of_caches(inputs, outputs),
+        )  # fmt: skip
+
+
+def _cached(model: Any) -> Any:
+    """The model as a module that takes past keys and values, and returns the longer ones."""
+    import torch
+    from transformers import DynamicCache
+
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, mask: Any, positions: Any, *past: Any) -> Any:
+            given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+            if not past:
+                return self.model(**given, use_cache=False).logits
+            cache = DynamicCache(list(zip(past[::2], past[1::2], strict=True)))
+            out = self.model(**given, past_key_values=cache, use_cache=True)
+            return out.logits, *(t for x in cache.layers for t in (x.keys, x.values))
+
+    return Cached()
+
+
+def _axes_of_caches(inputs: list[str], outputs: list[str]) -> dict[str, dict[int, str]]:
+    axes = {n: {0: "batch_size", 2: "past_sequence_length"} for n in inputs[3:]}
+    axes |= {n: {0: "batch_size", 2: "total_sequence_length"} for n in outputs[1:]}
+    axes |= {n: {0: "batch_size", 1: "sequence_length"} for n in (*inputs[:3], "logits")}
+    if inputs[3:]:
+        axes["attention_mask"][1] = "total_sequence_length"
+    return axes
 
 
 def reference(path: Path, ids: np.ndarray) -> np.ndarray:

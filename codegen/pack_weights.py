@@ -113,6 +113,12 @@ def packed_slabs(item: PackItem, weights: list[Weight]) -> Iterator[NDArray[np.u
         step = max(_SLAB_BYTES // rows[0].shape[1] // _TILE_ROWS, 1) * _TILE_ROWS
         for start in range(0, rows[0].shape[0], step):
             slab = [r[start : start + step] for r in rows]
+            if any(packing.has_nan(item.dtype, r) for r in slab):
+                raise CompileError(
+                    f"Weight {item.name}: {item.dtype} values hold codes that stand for NaN, in "
+                    f"rows {start} to {start + len(slab[0]) - 1}; expected numbers. "
+                    "The checkpoint is damaged or of another kind of float8."
+                )
             if item.layout == "n16":
                 yield packing.pack(item.dtype, slab[0])
             else:

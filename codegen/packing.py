@@ -3,7 +3,8 @@
 Layout ``n16``: rows are padded with zero rows to a multiple of 16 and cut into tiles of 16; a tile
 is contiguous.
 
-* f32, f16: ``[N/16][K][16]``; bf16: ``[N/16][K/2][16][2]``; an odd K gets one zero column.
+* f32, f16, f8e4m3: ``[N/16][K][16]``; bf16: ``[N/16][K/2][16][2]``; an odd K gets one zero column.
+* i8: ``[N/16][K/4][16][4]``, zero columns up to a multiple of 32.
 * block formats: ``[N/16][K/block]`` records, see :mod:`inferc.codegen.packing_blocks`.
 
 Layout ``n16_pair`` of two matrices of one shape (gate and up): their tiles take turns,
@@ -22,8 +23,14 @@ from inferc.codegen.packing_blocks import BLOCK_LAYOUTS, TILE_ROWS, pack_blocks,
 
 Bytes = NDArray[np.uint8]
 
-DENSE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+DENSE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "i8": 1}
 FORMATS = (*DENSE_BYTES, *BLOCK_LAYOUTS)
+INTEGERS = ("i8", *(f for f in BLOCK_LAYOUTS if f not in ("f8_g128", "nf4_g64", "fp4_g64")))
+"""Formats whose elements are integers times a scale: those that integer arithmetic takes."""
+
+# Elements of a row that stay together, and what K is padded to.
+_DENSE_UNIT = {"bf16": 2, "i8": 4}
+_DENSE_K = {"i8": 32}
 
 # Tiles are converted in chunks of about this size, so that temporaries stay small and in the cache.
 _CHUNK_BYTES = 1 << 20
@@ -90,12 +97,24 @@ def unpack_pair(fmt: str, packed: Bytes, n: int, k: int) -> tuple[Bytes, Bytes]:
     return _unpack_from(fmt, tiles[:, 0], n, k), _unpack_from(fmt, tiles[:, 1], n, k)
 
 
+def has_nan(fmt: str, rows: Bytes) -> bool:
+    """Whether rows hold one of the codes that stand for NaN and that kernels read as numbers."""
+    if fmt == "f8e4m3":
+        return bool(((rows & 127) == 127).any())
+    if fmt in ("f8_g128", "mxfp4"):
+        blocks = rows.reshape(-1, BLOCK_LAYOUTS[fmt].block_bytes)
+        codes = blocks[:, 4:] & 127 == 127 if fmt == "f8_g128" else blocks[:, 0] == 255
+        return bool(codes.any())
+    return False
+
+
 def _tiles(n: int) -> int:
     return -(-n // TILE_ROWS)
 
 
 def _padded_k(fmt: str, k: int) -> int:
-    return k + k % 2 if fmt in DENSE_BYTES else k
+    multiple = _DENSE_K.get(fmt, 2)
+    return -(-k // multiple) * multiple if fmt in DENSE_BYTES else k
 
 
 def _k_of(fmt: str, nbytes: int) -> int:
@@ -147,7 +166,7 @@ def _padded(fmt: str, part: Bytes, tiles: int) -> Bytes:
 def _pack_tiles(fmt: str, rows: Bytes) -> Bytes:
     tiles = rows.shape[0]
     if fmt in DENSE_BYTES:
-        unit = DENSE_BYTES[fmt] * (2 if fmt == "bf16" else 1)
+        unit = DENSE_BYTES[fmt] * _DENSE_UNIT.get(fmt, 1)
         return rows.reshape(tiles, TILE_ROWS, -1, unit).transpose(0, 2, 1, 3).reshape(tiles, -1)
     layout = BLOCK_LAYOUTS[fmt]
     return pack_blocks(layout, rows.reshape(tiles, TILE_ROWS, -1, layout.block_bytes)).reshape(
@@ -158,7 +177,7 @@ def _pack_tiles(fmt: str, rows: Bytes) -> Bytes:
 def _unpack_tiles(fmt: str, tiles: Bytes) -> Bytes:
     count = tiles.shape[0]
     if fmt in DENSE_BYTES:
-        unit = DENSE_BYTES[fmt] * (2 if fmt == "bf16" else 1)
+        unit = DENSE_BYTES[fmt] * _DENSE_UNIT.get(fmt, 1)
         return (
             tiles.reshape(count, -1, TILE_ROWS, unit)
             .transpose(0, 2, 1, 3)

@@ -39,6 +39,26 @@ def _swap_last(x: Bytes, rows: int, columns: int) -> Bytes:
     )
 
 
+def pairs_encode(run: Bytes) -> Bytes:
+    """Nibbles 2i and 2i + 1 of byte i: of each 32, element j below and 16 + j above, as in q4_0."""
+    lead = run.shape[:-1]
+    e = np.stack([run & 15, run >> 4], axis=-1).reshape(*lead, -1, 2, 16)
+    return _join(e).reshape(*lead, -1)
+
+
+def pairs_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`pairs_encode`."""
+    lead = run.shape[:-1]
+    e = _split(run.reshape(*lead, -1, 16), -1).reshape(*lead, -1, 2)
+    packed: Bytes = np.bitwise_or(e[..., 0], np.left_shift(e[..., 1], 4))
+    return packed
+
+
+def less_128(run: Bytes) -> Bytes:
+    """Unsigned bytes as signed ones, less 128; its own reverse."""
+    return run ^ np.uint8(128)
+
+
 def fifth_encode(run: Bytes) -> Bytes:
     """Bit k = 4v + i of 32 goes to bit 8i + v."""
     return _pack_bits(_swap_last(_bits(run), 8, 4))

@@ -1,9 +1,9 @@
-"""How each block format of GGUF is laid out in a record of 16 rows.
+"""How each block format is laid out in a record of 16 rows.
 
 A record holds one block of 16 matrix rows. It has exactly the bytes of those blocks, in another
 order: fields of the rows side by side, integers as words of four elements that a SIMD lane reads at
-once. The order is written down in ``include/inferc/weights_legacy.h`` and ``weights_k.h``; here is
-the same in numpy, both ways.
+once. The order is written down in ``include/inferc/weights_legacy.h``, ``weights_k.h`` and
+``weights_groups.h``; here is the same in numpy, both ways.
 
 Every function takes or gives ``u8[tiles, 16, blocks, block_bytes]`` (rows as stored) or
 ``u8[tiles, blocks, 16 * block_bytes]`` (records).
@@ -22,6 +22,9 @@ from inferc.codegen.packing_bits import (
     k_fifth_encode,
     k_nibbles_decode,
     k_nibbles_encode,
+    less_128,
+    pairs_decode,
+    pairs_encode,
     q3_high_decode,
     q3_high_encode,
     q6_low_decode,
@@ -29,6 +32,7 @@ from inferc.codegen.packing_bits import (
     two_bits_decode,
     two_bits_encode,
 )
+from inferc.ir.blocks_checkpoint import GROUPS, SCALE_TYPES, affine_name
 
 Bytes = NDArray[np.uint8]
 
@@ -73,6 +77,19 @@ def _words(start: int, nbytes: int) -> Field:
 
 
 _NIBBLES = (k_nibbles_encode, k_nibbles_decode)
+_PAIRS = (pairs_encode, pairs_decode)
+
+
+def _affine(group: int, bits: int) -> BlockLayout:
+    """Scale and zero point, then codes: nibbles in pairs, or bytes."""
+    recode = _PAIRS if bits == 4 else (less_128, less_128)
+    codes = Field(4, group * bits // 8, 4, *recode)
+    return BlockLayout(group, 4 + codes.nbytes, (_half(0), _half(2), codes))
+
+
+def _table() -> BlockLayout:
+    return BlockLayout(64, 36, (_words(0, 4), Field(4, 32, 4, *_PAIRS)))
+
 
 BLOCK_LAYOUTS: dict[str, BlockLayout] = {
     "q4_0": BlockLayout(32, 18, (_half(0), _words(2, 16))),
@@ -127,6 +144,16 @@ BLOCK_LAYOUTS: dict[str, BlockLayout] = {
         groups=16,
         interleaved=2,
     ),
+    **{
+        affine_name(bits, group, letter): _affine(group, bits)
+        for bits in (4, 8)
+        for letter in SCALE_TYPES
+        for group in GROUPS
+    },
+    "f8_g128": BlockLayout(128, 132, (_words(0, 4), Field(4, 128, 1))),
+    "nf4_g64": _table(),
+    "fp4_g64": _table(),
+    "mxfp4": BlockLayout(32, 17, (Field(0, 1, 1), _words(1, 16))),
 }
 
 

@@ -14,10 +14,10 @@ from typing import ClassVar, get_args
 
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import Compute, KernelOptions
+from inferc.codegen.packing import INTEGERS
 from inferc.codegen.registry import choose
 from inferc.codegen.targets import parse_target
 from inferc.errors import CompileError
-from inferc.ir.blocks import FORMATS
 from inferc.ir.core import Func, Module
 from inferc.ir.types import TensorType
 from inferc.passes.base import Pass, PassContext
@@ -55,12 +55,15 @@ class SelectKernels(Pass):
             for op in func.params().values()
             if isinstance(op.result.type, TensorType) and op.result.type.rank > 1
         }
-        served = {"int8": set(FORMATS), "bf16": {"bf16"}}.get(self.compute)
+        served = {"int8": set(INTEGERS), "bf16": {"bf16"}}.get(self.compute)
         if served is not None and not stored & served:
-            kinds = {"int8": "block-quantised", "bf16": "bf16"}[self.compute]
+            kinds = {
+                "int8": "block-quantised weights of integers and i8 weights",
+                "bf16": "bf16 weights",
+            }[self.compute]
             raise CompileError(
-                f"compute={self.compute} is for {kinds} weights; this model's matrices are stored "
-                f"as {', '.join(sorted(stored))}. Leave compute at auto, or convert it first."
+                f"compute={self.compute} is for {kinds}; this model's matrices are stored as "
+                f"{', '.join(sorted(stored))}. Leave compute at auto, or convert it first."
             )
 
     def options(self) -> KernelOptions:

@@ -21,6 +21,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _prepared_bytes(rows: int, k: int) -> int:
+    k = _round_up(k, 32)
     return rows * (4 * (k + 1) + k // 8 + k // 4 + k // 4 + 4) + 64
 
 

@@ -22,7 +22,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.packing import FORMATS
+from inferc.codegen.packing import FORMATS, INTEGERS
 from inferc.ir.core import Op, Value
 
 
@@ -60,8 +60,7 @@ def math_type(dtype: str, options: KernelOptions) -> str:
             options.compute in ("auto", "int8") and options.target.has("avx512bf16")
         )
         return "MathBf16" if wanted else "MathF32"
-    is_block = dtype not in ("f32", "f16")
-    return "MathInt8" if options.compute == "int8" and is_block else "MathF32"
+    return "MathInt8" if options.compute == "int8" and dtype in INTEGERS else "MathF32"
 
 
 def _linears(group: Group) -> list[Op]:

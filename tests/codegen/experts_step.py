@@ -88,6 +88,8 @@ class Shape:
             if type_.is_block:
                 raw = random_blocks(type_.dtype, shape[0] * shape[1], shape[2], rng)
                 out[name] = raw.reshape(*shape[:2], -1)
+            elif type_.dtype == "i8":
+                out[name] = rng.integers(-9, 10, shape).astype(np.int8)
             else:
                 scale = 1.0 if name in ("rows", "routes") else 0.3
                 out[name] = (rng.standard_normal(shape) * scale).astype(numpy_dtype(type_.dtype))

@@ -28,6 +28,9 @@ SHAPES = {
     "no gate": Shape(5, 4, 33, 48, activation="relu2", gated=False, biased=True),
     "blocks": Shape(5, 2, 64, 32, "q4_1", "q8_0"),
     "k blocks": Shape(4, 2, 256, 256, "q4_k", "q6_k", "gelu"),
+    "mxfp4, clamped": Shape(5, 2, 64, 96, "mxfp4", "mxfp4", biased=True, more=CLAMPED),
+    "groups": Shape(4, 2, 128, 128, "u4b_g128", "f8_g128"),
+    "dense bytes": Shape(4, 2, 50, 34, "i8", "f8e4m3"),
 }
 MANY = 200  # more rows than are gathered at once
 
@@ -75,9 +78,10 @@ def test_all_rows_to_one_expert(tmp_path: Path) -> None:
 
 
 def test_rounded_arithmetic(tmp_path: Path) -> None:
-    for compute, shape in (("int8", SHAPES["blocks"]), ("bf16", SHAPES["bf16"])):
+    cases = (("int8", "blocks"), ("int8", "mxfp4, clamped"), ("bf16", "bf16"))
+    for compute, shape in ((compute, SHAPES[name]) for compute, name in cases):
         stored, tokens = shape.stored(), ids(40)
-        step = compiled(shape, stored, tmp_path / compute, MANY, compute=compute)
+        step = compiled(shape, stored, tmp_path / f"{compute}-{shape.up}", MANY, compute=compute)
         whole, wanted = step.step("prefill", batch(tokens)), reference(shape, stored, tokens)
         assert np.abs(whole - wanted).max() < 0.03 * np.abs(wanted).max()
         np.testing.assert_array_equal(step.step("prefill", batch(tokens[5:6])), whole[5:6])

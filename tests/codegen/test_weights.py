@@ -18,6 +18,7 @@ from inferc.ir.blocks import dequantize
 from inferc.ir.blocks_encode import random_blocks
 from inferc.ir.core import Module
 from inferc.ir.interp import run
+from inferc.ir.lexer import ParseError
 from inferc.ir.parse import parse_module
 from inferc.ir.types import TensorType
 
@@ -32,24 +33,25 @@ def module(param: str, *lines: str) -> Module:
     )
 
 
-def test_rows_of_blocks_are_moved_as_stored() -> None:
+@pytest.mark.parametrize("dtype", ["q4_1", "u4_g64", "u8b_g32", "f8_g128", "nf4_g64", "mxfp4"])
+def test_rows_of_blocks_are_moved_as_stored(dtype: str) -> None:
     m = module(
-        "q4_1[24, 64]",
-        "%a = param @a : q4_1[8, 64]",
-        "%b = param @b : q4_1[32, 64]",
-        "%s = core.slice(%b) {axis = 0, start = 8, stop = 24} : q4_1[16, 64]",
-        "%r = core.reshape(%s) {shape = (2, 8, 64)} : q4_1[2, 8, 64]",
-        "%t = core.transpose(%r) {perm = (1, 0, 2)} : q4_1[8, 2, 64]",
-        "%f = core.reshape(%t) {shape = (16, 64)} : q4_1[16, 64]",
-        "%w = core.concat(%a, %f) {axis = 0} : q4_1[24, 64]",
+        f"{dtype}[24, 256]",
+        f"%a = param @a : {dtype}[8, 256]",
+        f"%b = param @b : {dtype}[32, 256]",
+        f"%s = core.slice(%b) {{axis = 0, start = 8, stop = 24}} : {dtype}[16, 256]",
+        f"%r = core.reshape(%s) {{shape = (2, 8, 256)}} : {dtype}[2, 8, 256]",
+        f"%t = core.transpose(%r) {{perm = (1, 0, 2)}} : {dtype}[8, 2, 256]",
+        f"%f = core.reshape(%t) {{shape = (16, 256)}} : {dtype}[16, 256]",
+        f"%w = core.concat(%a, %f) {{axis = 0}} : {dtype}[24, 256]",
         "return %w",
     )
     rng = np.random.default_rng(0)
-    stored = {n: random_blocks("q4_1", r, 64, rng) for n, r in (("a", 8), ("b", 32))}
-    weight = weight_value(m, "w", TensorType((24, 64), "q4_1"), stored.__getitem__)
+    stored = {n: random_blocks(dtype, r, 256, rng) for n, r in (("a", 8), ("b", 32))}
+    weight = weight_value(m, "w", TensorType((24, 256), dtype), stored.__getitem__)
     assert weight.array.dtype == np.uint8
-    expected = run(m.funcs["pack/w"], [], lambda n, t: dequantize("q4_1", stored[n]))[0]
-    np.testing.assert_array_equal(dequantize("q4_1", weight.rows()), expected)
+    expected = run(m.funcs["pack/w"], [], lambda n, t: dequantize(dtype, stored[n]))[0]
+    np.testing.assert_array_equal(dequantize(dtype, weight.rows()), expected)
     np.testing.assert_array_equal(weight.values(), expected)
     assert sources(m, "w") == ("a", "b") and sources(m, "other") == ("other",)
 
@@ -66,6 +68,27 @@ def test_values_are_computed_in_float32() -> None:
     a = np.linspace(-1, 1, 8).astype(ml_dtypes.bfloat16)
     weight = weight_value(m, "w", TensorType((8,), "f32"), lambda name: a)
     np.testing.assert_array_equal(weight.values(), a.astype(np.float32) + np.float32(1))
+
+
+@pytest.mark.parametrize("dtype", ["u4_g32", "mxfp4", "f8_g128"])
+def test_blocks_are_not_transposed(dtype: str) -> None:
+    lines = (
+        f"%a = param @a : {dtype}[8, 128]",
+        f"%w = core.transpose(%a) {{perm = (1, 0)}} : {dtype}[128, 8]",
+        "return %w",
+    )
+    with pytest.raises(ParseError, match=f"{dtype}.*its last axis must stay last"):
+        module(f"{dtype}[128, 8]", *lines)
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("f8e4m3", 256), ("f8_g128", 264), ("mxfp4", 136)])
+def test_codes_of_nan_are_refused(dtype: str, nbytes: int) -> None:
+    raw = np.full((40, nbytes), 0x3C, np.uint8)
+    raw[37] = 0xFF
+    array = raw.view(ml_dtypes.float8_e4m3fn) if dtype == "f8e4m3" else raw
+    item = PackItem("w", "n16", dtype, (40, 256), ("w",), 0)
+    with pytest.raises(CompileError, match=f"Weight w: {dtype} .*NaN, in rows 0 to 39"):
+        list(packed_slabs(item, [Weight(TensorType((40, 256), dtype), array)]))
 
 
 def test_wrong_shapes_are_named() -> None:

@@ -23,6 +23,15 @@ struct SameType<A, A> {
     static constexpr bool value = true;
 };
 
+// What activations are multiplied by, a power of two: what dense weights are divided by as read.
+template <class W>
+constexpr float x_factor() {
+    if constexpr (W::blocks)
+        return 1.0f;
+    else
+        return W::x_factor;
+}
+
 template <class T>
 INFERC_INLINE T load_scalar(const uint8_t *p) {
     T x;
@@ -51,9 +60,11 @@ constexpr int64_t units_of(int64_t k) {
     return k + k % 2;
 }
 
-// Bytes that R prepared rows need at most, whatever format and arithmetic.
+// Bytes that R prepared rows need at most, whatever format and arithmetic; k is rounded up to 32 as
+// some formats want.
 constexpr int64_t prepared_bytes(int64_t rows, int64_t k) {
-    return rows * (4 * (k + 1) + k / 8 + k / 4 + k / 4 + 4) + 64;
+    const int64_t whole = (k + 31) / 32 * 32;
+    return rows * (4 * (whole + 1) + whole / 8 + whole / 4 + whole / 4 + 4) + 64;
 }
 
 template <class W, class Math>
@@ -80,9 +91,14 @@ INFERC_INLINE float group_sum(const float *x) {
     return reduce_add(s);
 }
 
-INFERC_INLINE void prepare_row_f32(uint8_t *units, const float *x, int64_t rows, int64_t k) {
-    for (int64_t i = 0; i < k; i++) memcpy(units + 4 * rows * i, x + i, 4);
-    if (k % 2) memset(units + 4 * rows * k, 0, 4);
+// k elements, times `factor`, and zeros up to `units_end`.
+INFERC_INLINE void prepare_row_f32(uint8_t *units, const float *x, int64_t rows, int64_t k,
+                                   int64_t units_end, float factor) {
+    for (int64_t i = 0; i < k; i++) {
+        float value = factor * x[i];
+        memcpy(units + 4 * rows * i, &value, 4);
+    }
+    for (int64_t i = k; i < units_end; i++) memset(units + 4 * rows * i, 0, 4);
 }
 
 INFERC_INLINE void prepare_row_bf16(uint8_t *units, const float *x, int64_t rows, int64_t k) {
@@ -124,33 +140,39 @@ INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows
 
 template <class W>
 INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows, int64_t r,
-                                    int64_t k) {
+                                    int64_t k, int64_t x_k) {
     Panel p = panel_at<W, MathInt8>(blob, rows, k, 0);
     float *sum = (float *)p.sum + r, *scale = (float *)p.scale + r;
     int32_t *isum = (int32_t *)p.isum + r;
     constexpr int kGroups = 32 / W::group;
     for (int64_t i = 0; i < k; i += 32) {
         int64_t at = i / 32 * rows, group_at = i / W::group * rows;
-        prepare_run_int8(blob + 4 * r + rows * i, x + i, rows, scale + at, isum + group_at,
-                         W::group);
+        float tail[32] = {};
+        const float *run = x + i;
+        if (i + 32 > x_k) {
+            memcpy(tail, run, size_t(x_k - i) * 4);
+            run = tail;
+        }
+        prepare_run_int8(blob + 4 * r + rows * i, run, rows, scale + at, isum + group_at, W::group);
         for (int g = 0; g < kGroups; g++)
             sum[group_at + g * rows] = scale[at] * float(isum[group_at + g * rows]);
     }
 }
 
-// Fills `blob` with `rows` rows of x side by side; rows from `valid` on are zero.
+// Fills `blob` with `rows` rows of x side by side; rows from `valid` on are zero. Rows of x have
+// `x_k` elements, k is that padded as the weights are.
 template <class W, class Math>
 INFERC_INLINE void prepare_rows(uint8_t *blob, const float *x, int64_t stride, int64_t valid,
-                                int64_t rows, int64_t k) {
+                                int64_t rows, int64_t k, int64_t x_k) {
     if (valid < rows) memset(blob, 0, size_t(prepared_bytes(rows, k) - 64));
     for (int64_t r = 0; r < valid; r++, x += stride) {
         if constexpr (SameType<Math, MathInt8>::value) {
-            prepare_row_int8<W>(blob, x, rows, r, k);
+            prepare_row_int8<W>(blob, x, rows, r, k, x_k);
             continue;
         } else if constexpr (SameType<Math, MathBf16>::value) {
             prepare_row_bf16(blob + 4 * r, x, rows, k);
         } else {
-            prepare_row_f32(blob + 4 * r, x, rows, k);
+            prepare_row_f32(blob + 4 * r, x, rows, x_k, units_of<Math>(k), x_factor<W>());
         }
         if constexpr (W::blocks) {
             if constexpr (W::has_min) {

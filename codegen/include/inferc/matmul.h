@@ -56,8 +56,8 @@ INFERC_INLINE MatmulShare matmul_share(int64_t rows, int64_t units, int worker, 
 }
 
 struct MatmulJob {
-    const float *x;  // first row of the share
-    int64_t x_stride, k;
+    const float *x;            // first row of the share
+    int64_t x_stride, x_k, k;  // elements of a row of x; the same as packed
     const uint8_t *w;
     Range tiles;
 };
@@ -69,11 +69,12 @@ INFERC_INLINE void matmul_direct(const MatmulJob &job, const MatmulScratch &s, i
     constexpr int C = direct_columns(R);
     const float *x = job.x + row * job.x_stride;
     Panel a = panel_at<W, Math>(s.rows, R, job.k, 0);
-    constexpr bool kAsIs = R == 1 && SameType<Math, MathF32>::value && !(W::blocks && W::has_min);
-    if (kAsIs && job.k % 2 == 0)
+    constexpr bool kAsIs = R == 1 && SameType<Math, MathF32>::value && x_factor<W>() == 1.0f &&
+                           !(W::blocks && W::has_min);
+    if (kAsIs && job.k % 2 == 0 && job.k == job.x_k)
         a.units = (const uint8_t *)x;
     else
-        prepare_rows<W, Math>(s.rows, x, job.x_stride, valid, R, job.k);
+        prepare_rows<W, Math>(s.rows, x, job.x_stride, valid, R, job.k, job.x_k);
     int64_t stride = tile_bytes<W>(job.k);
     for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kChunkTiles) {
         int count = int(min_of(kChunkTiles, job.tiles.end - tile));
@@ -97,7 +98,7 @@ INFERC_INLINE void matmul_panels(const MatmulJob &job, const MatmulScratch &s, i
     const int64_t row_tiles = ceil_div(valid, R);
     for (int64_t i = 0; i < row_tiles; i++)
         prepare_rows<W, Math>(s.rows + i * blob, job.x + (row + i * R) * job.x_stride, job.x_stride,
-                              min_of(R, valid - i * R), R, job.k);
+                              min_of(R, valid - i * R), R, job.k, job.x_k);
     for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kPairTiles) {
         int count = int(min_of(kPairTiles, job.tiles.end - tile));
         memset(s.out, 0, size_t(row_tiles * R * kPairTiles) * 64);
@@ -146,8 +147,12 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
                               int workers) {
     MatmulScratch s = matmul_scratch(scratch, rows, k, worker);
     MatmulShare mine = matmul_share(rows, units, worker, workers);
-    MatmulJob job = {
-        x, x_stride, k, (const uint8_t *)w, {mine.units.begin * kUnit, mine.units.end * kUnit}};
+    MatmulJob job = {x,
+                     x_stride,
+                     k,
+                     padded_k<W>(k),
+                     (const uint8_t *)w,
+                     {mine.units.begin * kUnit, mine.units.end * kUnit}};
     if (job.tiles.begin == job.tiles.end) return;
     for (int64_t row = mine.rows.begin; row < mine.rows.end;) {
         int64_t left = mine.rows.end - row;
@@ -164,10 +169,10 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
     }
 }
 
-// y = x wT. W: F32 BF16 F16 Q4_0 ... Q6_K; Math: MathF32 (any W), MathBf16 (BF16), MathInt8
-// (blocks). epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but at
-// the end of n. Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what the
-// epilogue touches.
+// y = x wT. W: a reader of weights*.h; Math: MathF32 (any W), MathBf16 (BF16), MathInt8 (blocks of
+// integers). epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but
+// at the end of n. Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what
+// the epilogue touches.
 template <class W, class Math, class Epilogue>
 INFERC_NOINLINE void matmul(const float *x, int64_t x_stride, const void *w, int64_t rows,
                             int64_t n, int64_t k, const Epilogue &epilogue, void *scratch,

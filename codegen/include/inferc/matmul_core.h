@@ -7,6 +7,7 @@
 #pragma once
 
 #include "activations.h"
+#include "weights_groups.h"
 #include "weights_k.h"
 
 namespace inferc {
@@ -44,6 +45,24 @@ constexpr int kPrefetchBytes = 2048;
 // ---- decoding and multiplying, by arithmetic
 // --------------------------------------------------------
 
+template <class W>
+constexpr bool gives_values() {
+    if constexpr (W::blocks)
+        return W::values;
+    else
+        return false;
+}
+
+// Weights of blocks over what decode gives: an integer in the top byte converts to 2^24 times its
+// value, exactly; the scale takes it back.
+template <class W>
+constexpr float decoded_factor() {
+    if constexpr (gives_values<W>())
+        return W::values_factor;
+    else
+        return 0x1p-24f;
+}
+
 // A run is what is decoded at once: two k of dense weights, a quad of block weights.
 // `vectors` of a run meet as many 4-byte activation units.
 template <class W, class Math>
@@ -52,12 +71,12 @@ struct Operand {
     typedef f32x16 Acc;
     static constexpr int vectors = W::blocks ? 4 : 2;
 
-    // An integer in the top byte converts to 2^24 times its value, exactly; the scale takes it
-    // back.
-    static constexpr float scale_factor = 0x1p-24f;
+    static constexpr float scale_factor = decoded_factor<W>();
 
     static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
-        if constexpr (W::blocks) {
+        if constexpr (gives_values<W>()) {
+            W::quad_values(AllLanes{}, at, group, v, out);
+        } else if constexpr (W::blocks) {
             i32x16 q = signed_quad<W>(AllLanes{}, at, group, v);
             out[0] = to_f32(byte_to_top<0>(q));
             out[1] = to_f32(byte_to_top<1>(q));

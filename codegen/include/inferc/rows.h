@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "weights_groups.h"
 #include "weights_k.h"
 
 namespace inferc {
@@ -27,6 +28,18 @@ INFERC_NOINLINE void embedding_rows(const T *table, int64_t table_stride, const 
     }
 }
 
+// Four elements of one lane of a record, less scale and minimum.
+template <class W>
+INFERC_INLINE void quad_of_lane(OneLane one, const uint8_t *record, int g, int v, float *out) {
+    if constexpr (W::integers) {
+        uint32_t quad = signed_quad<W>(one, record, g, v);
+        for (int i = 0; i < 4; i++) out[i] = float(int8_t(quad >> (8 * i)));
+    } else {
+        W::quad_values(one, record, g, v, out);
+        for (int i = 0; i < 4; i++) out[i] = out[i] * W::values_factor;
+    }
+}
+
 // One lane of a tile, dequantised as the format defines it: scale * integer, then + minimum.
 template <class W>
 INFERC_INLINE void tile_row(const uint8_t *tile, int lane, int64_t k, float scale, float *out) {
@@ -36,16 +49,18 @@ INFERC_INLINE void tile_row(const uint8_t *tile, int lane, int64_t k, float scal
     } else {
         const OneLane one = {lane};
         constexpr int kGroups = W::block / W::group;
-        for (int64_t b = 0; b < k / W::block; b++, tile += W::record_bytes) {
+        const float *end = out + k;
+        for (int64_t b = 0; b < ceil_div(k, W::block); b++, tile += W::record_bytes) {
             float d[kGroups], m[kGroups];
             W::scales(one, tile, d, m);
             for (int g = 0; g < kGroups; g++)
                 for (int v = 0; v < W::group / 4; v++) {
-                    uint32_t quad = signed_quad<W>(one, tile, g, v);
+                    float values[4];
+                    quad_of_lane<W>(one, tile, g, v, values);
                     for (int i = 0; i < 4; i++) {
-                        float value = d[g] * float(int8_t(quad >> (8 * i)));
+                        float value = d[g] * values[i];
                         if constexpr (W::has_min) value = value + m[g];
-                        *out++ = value * scale;
+                        if (out < end) *out++ = value * scale;
                     }
                 }
         }

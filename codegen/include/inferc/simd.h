@@ -108,6 +108,11 @@ INFERC_INLINE float to_float(f16 value) { return _cvtsh_ss(value.bits); }
 INFERC_INLINE f16 to_f16(float value) { return {uint16_t(_cvtss_sh(value, 0))}; }
 #endif
 
+// f8e4m3 divided by 256, without its NaN: the bits as those of a half, whose exponent has 8 more.
+INFERC_INLINE float f8_to_float(uint8_t bits) {
+    return to_float(f16{uint16_t(uint32_t(bits & 0x80u) << 8 | uint32_t(bits & 0x7fu) << 7)});
+}
+
 INFERC_INLINE void convert(float value, float *out) { *out = value; }
 INFERC_INLINE void convert(float value, bf16 *out) { *out = to_bf16(value); }
 INFERC_INLINE void convert(float value, f16 *out) { *out = to_f16(value); }

@@ -82,6 +82,41 @@ INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
     return {_mm256_shuffle_epi8(a.lo, order), _mm256_shuffle_epi8(a.hi, order)};
 }
 
+// table[bits from .. from + 3 of each lane], table[byte] of bytes below 16.
+template <int from>
+INFERC_INLINE __m256 look_up_half(f32x16 table, __m256i words) {
+    __m256i index = from == 0 ? words : _mm256_srli_epi32(words, from);
+    __m256 low = _mm256_permutevar8x32_ps(table.lo, index);
+    __m256 high = _mm256_permutevar8x32_ps(table.hi, index);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(words, 28 - from)));
+}
+template <int from>
+INFERC_INLINE f32x16 look_up_floats(f32x16 table, i32x16 words) {
+    return {look_up_half<from>(table, words.lo), look_up_half<from>(table, words.hi)};
+}
+INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
+    __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    return {_mm256_shuffle_epi8(all, bytes.lo), _mm256_shuffle_epi8(all, bytes.hi)};
+}
+
+// 16 bytes, zero extended.
+INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+// 16 bytes f8e4m3, divided by 256 (f8_to_float).
+INFERC_INLINE f32x16 load_f8_half(const uint8_t *p) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i halves =
+        _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(int16_t(0xbfff)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+INFERC_INLINE void load_f8(const uint8_t *p, f32x16 *a, f32x16 *b) {
+    *a = load_f8_half(p);
+    *b = load_f8_half(p + 16);
+}
+
 INFERC_INLINE __m256 widen_bf16(const bf16 *p) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));

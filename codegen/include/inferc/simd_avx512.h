@@ -57,6 +57,29 @@ INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
     return {_mm512_shuffle_epi8(a.v, _mm512_broadcast_i32x4(lane))};
 }
 
+// table[bits from .. from + 3 of each lane], table[byte] of bytes below 16.
+template <int from>
+INFERC_INLINE f32x16 look_up_floats(f32x16 table, i32x16 words) {
+    return {_mm512_permutexvar_ps((words >> from).v, table.v)};
+}
+INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
+    __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
+    return {_mm512_shuffle_epi8(all, bytes.v)};
+}
+
+// 16 bytes, zero extended.
+INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))};
+}
+// 32 bytes f8e4m3, divided by 256 (f8_to_float).
+INFERC_INLINE void load_f8(const uint8_t *p, f32x16 *a, f32x16 *b) {
+    __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+    __m512i halves =
+        _mm512_and_si512(_mm512_slli_epi16(wide, 7), _mm512_set1_epi16(int16_t(0xbfff)));
+    *a = {_mm512_cvtph_ps(_mm512_castsi512_si256(halves))};
+    *b = {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
+}
+
 INFERC_INLINE f32x16 load(const bf16 *p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};

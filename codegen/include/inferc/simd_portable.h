@@ -95,6 +95,40 @@ INFERC_INLINE i32x16 byte_to_top(i32x16 a) {
     return {(vector_i32)(((vector_u32)a.v >> (8 * i)) << 24)};
 }
 
+// table[bits from .. from + 3 of each lane], table[byte] of bytes below 16.
+template <int from>
+INFERC_INLINE f32x16 look_up_floats(f32x16 table, i32x16 words) {
+    float values[kLanes];
+    memcpy(values, &table, 64);
+    f32x16 a;
+    for (int i = 0; i < kLanes; i++) a.v[i] = values[(uint32_t(words.v[i]) >> from) & 15];
+    return a;
+}
+INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
+    uint8_t all[64];
+    memcpy(all, &bytes, 64);
+    for (int i = 0; i < 64; i++) all[i] = table[all[i] & 15];
+    memcpy(&bytes, all, 64);
+    return bytes;
+}
+
+// 16 bytes, zero extended.
+INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
+    i32x16 a;
+    for (int i = 0; i < kLanes; i++) a.v[i] = p[i];
+    return a;
+}
+// 32 bytes f8e4m3, divided by 256 (f8_to_float).
+INFERC_INLINE f32x16 load_f8_half(const uint8_t *p) {
+    vector_i32 bits = load_bytes(p).v;
+    vector_i32 sign = (vector_i32)((vector_u32)(bits & 0x80) << 24);
+    return {(vector_f32)(sign | (bits & 0x7f) << 20) * 0x1p112f};
+}
+INFERC_INLINE void load_f8(const uint8_t *p, f32x16 *a, f32x16 *b) {
+    *a = load_f8_half(p);
+    *b = load_f8_half(p + 16);
+}
+
 INFERC_INLINE f32x16 load(const bf16 *p) {
     f32x16 a;
     INFERC_EACH(i, kLanes) a.v[i] = to_float(p[i]);

@@ -38,7 +38,7 @@ INFERC_INLINE void six_bit_scales(Lanes lanes, const uint8_t *record, typename L
 
 template <bool kFifth>
 struct KNibble {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 32;
     static constexpr bool has_min = true, stored_signed = false, seven_bits = true;
     static constexpr int offset = 0;
@@ -64,7 +64,7 @@ struct Q4_K : KNibble<false> {};
 struct Q5_K : KNibble<true> {};
 
 struct Q2_K {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = true, stored_signed = false, seven_bits = true;
     static constexpr int offset = 0;
@@ -91,7 +91,7 @@ struct Q2_K {
 };
 
 struct Q3_K {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = false, stored_signed = false, seven_bits = true;
     static constexpr int offset = 4;
@@ -123,7 +123,7 @@ struct Q3_K {
 };
 
 struct Q6_K {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = false, stored_signed = false, seven_bits = true;
     static constexpr int offset = 32;

@@ -27,7 +27,7 @@ INFERC_INLINE Int fifth_bits(Lanes lanes, Int bits, int v) {
 
 template <bool kMin, bool kFifth>
 struct Legacy4 {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 32, group = 32;
     static constexpr bool has_min = kMin, stored_signed = false, seven_bits = true;
     static constexpr int offset = kMin ? 0 : (kFifth ? 16 : 8);
@@ -56,7 +56,7 @@ struct Q5_0 : Legacy4<false, true> {};
 struct Q5_1 : Legacy4<true, true> {};
 
 struct Q8_0 {
-    static constexpr bool blocks = true;
+    static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 32, group = 32;
     static constexpr bool has_min = false, stored_signed = true, seven_bits = false;
     static constexpr int offset = 128;

@@ -31,10 +31,12 @@ ISAS = {
     "portable": ("", "-O1"),
 }
 # The portable build differs in its vectors, not in the formats: some of them will do.
-UNITS = {isa: ("dense", "legacy", "k", "other") for isa in ISAS} | {
+UNITS = {isa: ("dense", "legacy", "k", "four", "eight", "codes", "other") for isa in ISAS} | {
     "portable": ("dense", "some", "other")
 }
-PORTABLE_FORMATS = ("f32", "bf16", "f16", "q4_1", "q5_0", "q8_0", "q3_k", "q6_k")
+PORTABLE_FORMATS = tuple(
+    "f32 bf16 f16 f8e4m3 i8 q4_1 q5_0 q8_0 q3_k q6_k u4b_g64 u8_g128 f8_g128 nf4_g64 mxfp4".split()
+)
 
 
 def compiler() -> str:

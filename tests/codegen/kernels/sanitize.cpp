@@ -89,6 +89,13 @@ int main() {
     product<BF16, MathBf16>(33, 65);
     product<Q5_1, MathF32>(33, 64);
     product<Q6_K, MathInt8>(17, 512);
+    product<U4_G64, MathF32>(33, 192);
+    product<F8_G128, MathF32>(17, 128);
+    product<NF4_G64, MathF32>(17, 64);
+    product<MXFP4, MathInt8>(17, 96);
+    product<F8E4M3, MathF32>(17, 33);
+    product<I8, MathF32>(17, 33);
+    product<I8, MathInt8>(17, 45);
     attend(40, 40, 0);
     attend(1, 600, 0);
     attend(3, 90, 20);

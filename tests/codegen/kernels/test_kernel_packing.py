@@ -8,6 +8,10 @@ from inferc.codegen import packing
 from inferc.ir.blocks import FORMATS as STORED
 
 
+def test_every_block_format_has_a_layout():
+    assert set(BLOCK_FORMATS) == set(STORED)
+
+
 @pytest.mark.parametrize("fmt", packing.FORMATS)
 @pytest.mark.parametrize(("n", "blocks"), [(1, 1), (16, 2), (37, 3)])
 def test_round_trip(fmt, n, blocks):
@@ -36,6 +40,22 @@ def test_packed_bytes_are_the_stored_bytes(fmt):
         STORED[fmt].block_bytes,
     )
     assert sum(field.nbytes for field in layout.fields) == layout.block_bytes
+
+
+def test_bytes_are_padded_to_whole_words():
+    assert packing.packed_bytes("i8", 16, 33) == 16 * 64
+    assert packing.packed_bytes("f8e4m3", 16, 33) == 16 * 34
+
+
+@pytest.mark.parametrize(
+    ("fmt", "at", "code"), [("f8e4m3", 7, 0xFF), ("f8_g128", 9, 0x7F), ("mxfp4", 17, 255)]
+)
+def test_codes_of_nan_are_found(fmt, at, code):
+    k = 256
+    rows = np.full((3, packing.row_bytes(fmt, k)), 0x7E, np.uint8)
+    assert not packing.has_nan(fmt, rows)
+    rows[1, at] = code
+    assert packing.has_nan(fmt, rows)
 
 
 def test_a_tensor_larger_than_a_chunk():

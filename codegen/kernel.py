@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from inferc.codegen.expressions import Unprintable
 from inferc.codegen.group import Group
 from inferc.codegen.targets import CpuTarget
 from inferc.ir.cost import Cost, op_cost
@@ -42,6 +43,23 @@ class Refusal:
 
 
 Answer = Ok | Refusal
+
+
+def supports_what_prints(
+    params: Callable[[Group, KernelOptions, str], Any],
+) -> Callable[[Group, KernelOptions], Answer]:
+    """`supports` of a kernel that fits every group for which its `params` finds expressions."""
+
+    def supports(group: Group, options: KernelOptions) -> Answer:
+        try:
+            params(group, options, "probe")
+        except Unprintable as error:
+            return Refusal(str(error))
+        return Ok()
+
+    return supports
+
+
 Layout = Literal["n16", "n16_pair", "experts", "experts_pair", "rows", "vector"]
 
 

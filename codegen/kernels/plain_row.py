@@ -17,7 +17,7 @@ from inferc.codegen.expressions import (
     reachable,
 )
 from inferc.codegen.group import Group, has_rows, row_elements, tensor
-from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal
+from inferc.codegen.kernel import KernelDef, KernelOptions, supports_what_prints
 from inferc.codegen.kernels.linear import Store
 from inferc.codegen.kernels.tvm_row import has_plain_row_form, vectors
 from inferc.codegen.row_program import REDUCTIONS
@@ -91,20 +91,12 @@ def _reduction(op: Op, width: int, known: dict[Value, str], name: str) -> Reduct
     return Reduction(name, lines, value, "0.0f", f"{name} + value", finish)
 
 
-def _supports(group: Group, options: KernelOptions) -> Answer:
-    try:
-        _params(group, options, "probe")
-    except Unprintable as error:
-        return Refusal(str(error))
-    return Ok()
-
-
 PLAIN_ROW = KernelDef(
     name="plain_row",
     summary="element-wise ops and row reductions in C++",
     priority=1,
     matches=has_plain_row_form,
-    supports=_supports,
+    supports=supports_what_prints(_params),
     params=_params,
     template="plain_row.cpp.j2",
     weights=vectors,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferc.codegen.expressions import Unprintable
 from inferc.codegen.group import Group
-from inferc.codegen.kernel import Answer, KernelDef, KernelOptions, Ok, Refusal
+from inferc.codegen.kernel import KernelDef, KernelOptions, supports_what_prints
 from inferc.codegen.kernels.tvm_row import has_row_form, vectors
 from inferc.codegen.row_loops import Pointer, RowLoops
 
@@ -26,20 +25,12 @@ def _params(group: Group, options: KernelOptions, name: str) -> RowLoopsParams:
     return RowLoopsParams(name, tuple(loops.inputs), tuple(loops.outputs), tuple(loops.statements))
 
 
-def _supports(group: Group, options: KernelOptions) -> Answer:
-    try:
-        _params(group, options, "probe")
-    except Unprintable as error:
-        return Refusal(str(error))
-    return Ok()
-
-
 ROW_LOOPS = KernelDef(
     name="row_loops",
     summary="small rows as loops over arrays, with selection by value and index",
     priority=0,
     matches=has_row_form,
-    supports=_supports,
+    supports=supports_what_prints(_params),
     params=_params,
     template="row_loops.cpp.j2",
     weights=vectors,

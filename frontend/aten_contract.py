@@ -86,6 +86,18 @@ aten("aten.sum.dim_IntList", "aten.sum.default")(_reduction("sum"))
 aten("aten.amax.default")(_reduction("amax"))
 
 
+@aten("aten.linalg_vector_norm.default")
+def _vector_norm(
+    e: Emitter, x: Value, order: Scalar = 2, axes: Any = None, keepdim: bool = False, **_: Any
+) -> Value:
+    """The sum of absolute values, or the square root of the sum of squares."""
+    if order not in (1, 2):
+        raise unsupported(f"a norm of order {order} is not supported.")
+    name = "core.abs" if order == 1 else "core.square"
+    total = _reduction("sum")(e, e.op(name, x), axes, keepdim)
+    return total if order == 1 else e.op("core.sqrt", total)
+
+
 @aten("aten.std.dim", "aten.std.correction")
 def _std(
     e: Emitter,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferc.frontend.aten_table import Emitter, aten, unsupported
+from inferc.frontend.aten_table import Emitter, aten, tensor, unsupported
 from inferc.ir.core import Value
 
 _CONV_ACTIVATIONS = {"none": "none", "silu": "silu", "swish": "silu"}
@@ -34,3 +34,40 @@ def _ssd_scan(e: Emitter, x: Value, dt: Value, a: Value, b: Value, c: Value) -> 
 @aten("inferc.gated_delta_rule.default")
 def _delta_rule(e: Emitter, q: Value, k: Value, v: Value, g: Value, beta: Value) -> Value:
     return e.op("nn.gated_delta_rule", q, k, v, g, beta)
+
+
+@aten("inferc.linear_scan.default")
+def _linear_scan(e: Emitter, x: Value, gate: Value) -> Value:
+    return e.op("nn.linear_scan", x, gate)
+
+
+@aten("aten.conv1d.default", "aten.conv1d.padding")
+def _plain_conv(
+    e: Emitter,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: list[int] | int = 1,
+    padding: list[int] | int | str = 0,
+    dilation: list[int] | int = 1,
+    groups: int = 1,
+) -> Value:
+    """Each channel alone, both ends padded: causal for the tokens and some zeros behind them."""
+    channels, inputs, taps = tensor(weight).shape
+    plain = _one(stride) == 1 and _one(dilation) == 1 and _one(padding) == taps - 1
+    if not plain or inputs != 1 or groups != channels:
+        raise unsupported(
+            f"a convolution with weights {tensor(weight)}, groups {groups} and padding {padding} "
+            "is not supported; known are convolutions of each channel with its last tokens."
+        )
+    rows = e.transpose(x, _SWAP)
+    batch = tensor(rows).shape[0]
+    behind = e.broadcast(e.scalar(0.0, tensor(x).dtype), (batch, taps - 1, channels))
+    operands = [e.op("core.concat", rows, behind, axis=1) if taps > 1 else rows]
+    operands.append(e.transpose(e.reshape(weight, (channels, taps)), (1, 0)))
+    operands += [] if bias is None else [bias]
+    return e.transpose(e.op("nn.causal_conv1d", *operands, activation="none"), _SWAP)
+
+
+def _one(sizes: list[int] | int | str) -> int | str:
+    return sizes[0] if isinstance(sizes, list) else sizes

@@ -70,8 +70,8 @@ def _experts(
     offset: float,
 ) -> Value:
     """Matrices as `[E, out, in]`, gate and up apart, whichever way the model stores them."""
-    first, down = (e.transpose(m, (0, 2, 1)) if transposed else m for m in matrices)
-    operands = [*(_halves(e, first, concatenated) if gated else (first,)), down]
+    *first, down = (e.transpose(m, (0, 2, 1)) if transposed else m for m in matrices)
+    operands = [*(_halves(e, first[0], concatenated) if gated and len(first) == 1 else first), down]
     if biases:
         both, last = biases
         operands += [*(_halves(e, both, concatenated) if gated else (both,)), last]

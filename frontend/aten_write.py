@@ -16,6 +16,11 @@ def _empty(e: Emitter, *_: Any, **__: Any) -> Value:
     return e.broadcast(e.scalar(0, e.result.dtype), e.result.shape)
 
 
+@aten("aten.new_ones.default")
+def _ones(e: Emitter, *_: Any, **__: Any) -> Value:
+    return e.broadcast(e.scalar(1, e.result.dtype), e.result.shape)
+
+
 @aten("aten.copy.default")
 def _copy(e: Emitter, _target: Value, source: Value, *_: Any) -> Value:
     return e.broadcast(e.cast(source, e.result.dtype), e.result.shape)

@@ -67,7 +67,10 @@ def experts_op(
     alpha: float,
     offset: float,
 ) -> Tensor:
-    """Experts of rows `[T, H]` by `[T, K]` indices and weights; matrices are gate-up and down."""
+    """Experts of rows `[T, H]` by `[T, K]` indices and weights.
+
+    Matrices are gate-up and down, or gate, up and down.
+    """
     raise NotImplementedError("inferc::experts exists in exported graphs only")
 
 
@@ -158,6 +161,29 @@ def _experts(
         gate.limit,
         gate.alpha,
         gate.offset,
+    )
+
+
+def experts(
+    rows: Tensor, indices: Tensor, weights: Tensor, matrices: list[Tensor], activation: str
+) -> Tensor:
+    """Plain gated experts: matrices `[E, out, in]`, gate and up in one or apart, then down."""
+    return experts_op(
+        rows, indices, weights, matrices, [], True, False, True, activation, None, 1.0, 0.0
+    )
+
+
+def activation_of(function: Callable[[Tensor], Tensor]) -> str:
+    """The name of an activation, found by evaluating it. Raises CompileError."""
+    line = torch.linspace(-20, 20, 161)
+    found = function(line)
+    for name, candidate in _ACTIVATIONS.items():
+        wanted = candidate(line)
+        if bool(((found - wanted).abs() <= _TOLERANCE * (1 + wanted.abs())).all()):
+            return name
+    raise CompileError(
+        f"experts have an activation that the compiler does not know; known are "
+        f"{', '.join(_ACTIVATIONS)}."
     )
 
 

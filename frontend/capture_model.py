@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -31,8 +30,16 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from inferc.errors import CompileError
-from inferc.frontend import capture_experts, capture_hooks, capture_recurrent
+from inferc.frontend import capture_experts, capture_hooks, capture_layers, capture_recurrent
+from inferc.frontend.capture_guards import (
+    always_true,
+    excludes_longest,
+    guards_of,
+    is_specialised,
+)
 from inferc.frontend.capture_inplace import make_functional
+
+Axes = tuple[dict[int, Dim], ...]
 
 BATCH_MAX = 1024
 _TRACED_BATCH, _TRACED_LENGTH = 2, 8
@@ -41,9 +48,34 @@ _COUNTS_POSITIONS = "create_position_ids_from_input_ids"
 
 @dataclass
 class ActiveModules:
-    """The modules that are being called; what is left after a crash tells where it happened."""
+    """The modules that are being called; what is left after a crash tells where it happened.
+
+    Attributes:
+        stack: path and class of the modules.
+        length: the traced length of the sequence, symbolic as long as nothing made it a number.
+        specialised: path and class of the innermost module that did; empty if none.
+    """
 
     stack: list[tuple[str, str]] = field(default_factory=list)
+    length: int | torch.SymInt = 0
+    specialised: str = ""
+
+    def enter(self, path: str, class_: str) -> None:
+        """Enter a module of the innermost one."""
+        self._look()
+        self.stack.append((path, class_))
+
+    def leave(self) -> None:
+        """Leave the innermost module."""
+        self._look()
+        self.stack.pop()
+
+    def _look(self) -> None:
+        """Note the innermost module if the length has become a number in it."""
+        if self.stack and isinstance(self.length, torch.SymInt) and not self.specialised:
+            if not self.length.node.expr.free_symbols:
+                path, class_ = self.stack[-1]
+                self.specialised = f"{path} ({class_})"
 
 
 ACTIVE = ActiveModules()
@@ -66,6 +98,7 @@ class _Forward(nn.Module):
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits `[B, S, V]`."""
+        ACTIVE.length = ids.shape[1]
         options: dict[str, Any] = {"position_ids": positions} if self.takes_positions else {}
         if self.takes_cache:
             options["use_cache"] = False
@@ -191,8 +224,9 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
     with mode:
         inputs = tuple(torch.zeros(shape, dtype=torch.long) for _ in range(2))
     axes = {0: Dim("B", min=1, max=BATCH_MAX), 1: Dim("S", min=1, max=context_tokens)}
-    with torch.no_grad(), _tracked(model), capture_recurrent.hooked(model):
-        program = _export(_Forward(model), inputs, (axes, axes), context_tokens)
+    layers = capture_layers.exchanged(model)
+    with torch.no_grad(), _tracked(model), capture_recurrent.hooked(model), layers:
+        program = _export(_Forward(model), inputs, (axes, axes))
     if make_functional(program):
         return program
     # An empty table only functionalises: in-place ops go, composite ops stay whole.
@@ -200,34 +234,32 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
 
 
 def _export(
-    forward: nn.Module,
-    inputs: tuple[torch.Tensor, ...],
-    axes: tuple[dict[int, Dim], ...],
-    context_tokens: int,
+    forward: nn.Module, inputs: tuple[torch.Tensor, ...], axes: Axes, deferred: bool = False
 ) -> ExportedProgram:
+    """Export; what stands against a graph for all lengths is looked at, not believed."""
+    longest = int(axes[0][1].max)  # type: ignore[attr-defined]
     try:
-        return torch.export.export(forward, inputs, dynamic_shapes=axes, strict=False)
+        return torch.export.export(
+            forward, inputs, dynamic_shapes=axes, strict=False,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
+        )  # fmt: skip
     except UserError as error:
         if "Constraints violated" not in str(error):
             raise
-        if _guards_whole_tables(str(error), context_tokens):
-            # One table of positions is cut to the length; as a whole it would be no cut.
-            shorter = {0: axes[0][0], 1: Dim("S", min=1, max=context_tokens - 1)}
-            return _export(forward, inputs, (shorter, shorter), 0)
+        guards = guards_of(str(error))
+        if not is_specialised(str(error)) and not deferred:
+            if excludes_longest(guards, longest):
+                # One table of positions is cut to the length; as a whole it would be no cut.
+                shorter = {0: axes[0][0], 1: Dim("S", min=1, max=longest - 1)}
+                return _export(forward, inputs, (shorter, shorter))
+            if always_true(guards, longest):
+                return _export(forward, inputs, axes, deferred=True)
         raise CompileError(
-            "the forward pass is not one graph for all sequence lengths: its Python code depends "
-            "on the length, as recurrent layers do. Such layers are not supported yet."
+            f"the forward pass is not one graph for all sequence lengths: the Python code of "
+            f"{ACTIVE.specialised or 'a layer'} depends on the length, as a loop over the sequence "
+            f"does ({', '.join(guards[:2]) or 'the length became a number'}). Such layers need a "
+            "form without the loop (frontend/capture_layers.py), which this one does not have."
         ) from error
-
-
-def _guards_whole_tables(message: str, context_tokens: int) -> bool:
-    """Whether all that stands against a graph for all lengths is the longest length itself."""
-    guards = re.findall(r"generated guard (.*?)\.?(?:\n|$)", message)
-    return (
-        context_tokens > 1
-        and "specialized it" not in message
-        and all(guard.endswith(f"!= {context_tokens}") for guard in guards)
-    )
 
 
 def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:
@@ -254,14 +286,15 @@ def _fake_parameters(model: nn.Module, mode: FakeTensorMode) -> None:
 def _tracked(model: nn.Module) -> Iterator[None]:
     """Keep `ACTIVE` up to date while the model runs."""
     ACTIVE.stack.clear()
+    ACTIVE.specialised = ""
     handles = []
     for path, module in model.named_modules():
 
         def enter(module: nn.Module, _args: Any, path: str = path) -> None:
-            ACTIVE.stack.append((path, type(module).__name__))
+            ACTIVE.enter(path, type(module).__name__)
 
         def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
-            ACTIVE.stack.pop()
+            ACTIVE.leave()
 
         handles.append(module.register_forward_pre_hook(enter))
         handles.append(module.register_forward_hook(leave))

@@ -73,6 +73,17 @@ def _delta_shape(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Te
     return v.new_empty(v.shape)
 
 
+@custom_op("inferc::linear_scan", mutates_args=())
+def linear_op(x: Tensor, gate: Tensor) -> Tensor:
+    """H = gate h + x of x and gate `[B, S, C]`."""
+    raise NotImplementedError("inferc::linear_scan exists in exported graphs only")
+
+
+@linear_op.register_fake
+def _linear_shape(x: Tensor, gate: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
 def _refuse(function: str, others: Mapping[str, Any]) -> None:
     given = {k for k, v in others.items() if v is not None and v is not False} - _NEUTRAL
     if given:

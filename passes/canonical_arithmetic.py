@@ -126,7 +126,33 @@ def simplify_matmul(op: Op, edit: Edit) -> Value | None:
     return edit.op("core.linear", a, edit.op("core.transpose", b, perm=(1, 0)))
 
 
+@pattern("core.add")
+def choose_by_mask(op: Op, edit: Edit) -> Value | None:
+    """Turn x * m + (1 - m) * c into where(m, x, c), where m is a mask of ones and zeros."""
+    for chosen, other in (op.operands, op.operands[::-1]):
+        product, rest = made_by(chosen, "core.mul"), made_by(other, "core.mul")
+        if product is None or rest is None:
+            continue
+        x, mask = product.operands
+        outside, fill = made_by(rest.operands[0], "core.sub"), scalar(rest.operands[1])
+        if outside is None or fill is None or outside.operands[1] is not mask:
+            continue
+        if is_scalar(outside.operands[0], 1.0) and _is_mask(mask) and x.type == op.result.type:
+            edit.covers(product, rest, outside)
+            zero = edit.op("core.constant", values=(0.0,), shape=(), dtype=tensor(mask).dtype)
+            return edit.op("core.where", edit.op("core.ne", mask, zero), x, rest.operands[1])
+    return None
+
+
+def _is_mask(value: Value) -> bool:
+    """Whether all elements are 0 or 1: a bool that was cast, seen through views."""
+    op = made_by(value, "core.cast", "core.slice", "core.reshape", "core.broadcast_to")
+    while op is not None and op.name != "core.cast":
+        op = made_by(op.operands[0], "core.cast", "core.slice", "core.reshape", "core.broadcast_to")
+    return op is not None and tensor(op.operands[0]).dtype == "bool"
+
+
 ARITHMETIC: tuple[Pattern, ...] = (
     drop_neutral, name_powers, name_reciprocals, drop_double_neg, drop_cast, cancel_offset,
-    absorb_bias, simplify_matmul, order_operands,
+    absorb_bias, simplify_matmul, choose_by_mask, order_operands,
 )  # fmt: skip

@@ -44,6 +44,8 @@ def _repeats(value: Value, axis: int) -> bool:
 
 def _operands(op: Op, axis: int) -> list[tuple[Value, int | None]] | None:
     """Operands and which of their axes becomes this axis of the result; None: cannot be said."""
+    if len(op.results) != 1:
+        return None
     rank = tensor(op.result).rank
     if op.name in ELEMENTWISE or op.name == "core.broadcast_to":
         moved = [axis - (rank - tensor(v).rank) for v in op.operands]

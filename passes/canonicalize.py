@@ -18,6 +18,8 @@ from inferc.ir.core import Module
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.canonical_arithmetic import ARITHMETIC
 from inferc.passes.canonical_batch import BATCH
+from inferc.passes.canonical_causal import CAUSAL
+from inferc.passes.canonical_heads import HEADS
 from inferc.passes.canonical_lookup import LOOKUP
 from inferc.passes.canonical_repeats import REPEATS
 from inferc.passes.canonical_shape import SHAPE
@@ -34,6 +36,6 @@ class Canonicalize(Pass):
     def run(self, module: Module, context: PassContext) -> None:
         """Rewrite every function."""
         for func in module:
-            patterns = (*ARITHMETIC, *REPEATS, *SHAPE, *TRANSPOSE, *LOOKUP, *BATCH)
+            patterns = (*ARITHMETIC, *REPEATS, *SHAPE, *TRANSPOSE, *LOOKUP, *BATCH, *CAUSAL, *HEADS)
             apply_patterns(func, context, patterns)
             apply_patterns(func, context, (*patterns, reshape_units))

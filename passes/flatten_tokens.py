@@ -88,13 +88,14 @@ class _Flattener:
 
     def operand(self, op: Op, value: Value) -> Value:
         """The flat value; widened to the declared integer type where the op needs that."""
-        new = self.values[value]
-        if value.producer is not None or op.name in _ANY_INTEGER:
+        new, declared = self.values[value], value.type
+        assert isinstance(declared, TensorType) and isinstance(new.type, TensorType)
+        if op.name in _ANY_INTEGER or new.type.dtype == declared.dtype:
             return new
         if value not in self.wide:
             self.wide[value] = self.builder.op(
                 "core.cast", new, loc=derive("flatten-tokens", [op.loc]), hint=value.hint,
-                dtype=value.type.dtype,
+                dtype=declared.dtype,
             )  # fmt: skip
         return self.wide[value]
 

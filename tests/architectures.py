@@ -186,7 +186,9 @@ TABLE["big_bird"] = _DECODER | {"attention_type": "original_full"}
 TABLE["bigbird_pegasus"] = _BART | {"attention_type": "original_full"}
 
 # model type -> context to compile for, where the configuration names none
-CONTEXT_TOKENS = dict.fromkeys(("bloom", "cpmant", "falcon_mamba", "mamba", "mamba2", "xlstm"), 512)
+CONTEXT_TOKENS = dict.fromkeys(
+    ("bloom", "cpmant", "falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "xlstm"), 512
+)
 
 # model type -> what its configuration describes instead of a text decoder
 _MULTIMODAL = "a multimodal model (its text tower has a type of its own)"

@@ -198,6 +198,9 @@ def config(name: str) -> dict[str, Any]:
     return {"model_type": case.model_type} | {k: v for k, v in fields.items() if k not in dropped}
 
 
+_DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # of one another
+
+
 @cache
 def model(name: str) -> PreTrainedModel:
     """The reference model: eager attention, float32, random weights everywhere."""
@@ -216,7 +219,8 @@ def model(name: str) -> PreTrainedModel:
                 parameter.copy_(noise * (1.5 / parameter.shape[-1] ** 0.5))
         stored = made.state_dict()
         for buffer_name, buffer in made.named_buffers():  # biases of routers
-            if buffer_name in stored and buffer.is_floating_point():
+            derived = buffer_name.endswith(_DERIVED)
+            if buffer_name in stored and buffer.is_floating_point() and not derived:
                 buffer += 0.25 * torch.randn(buffer.shape, generator=generator)
     return made.requires_grad_(False)
 

@@ -93,6 +93,7 @@ _CONSTANTS: dict[str, Constants] = {
     ),
     "selective_scan": lambda n, attrs: (str(n["C"]), str(n["N"])),
     "gated_delta_rule": lambda n, attrs: tuple(str(n[axis]) for axis in "HGKVM"),
+    "linear_scan": lambda n, attrs: (str(n["C"]),),
     "ssd_scan": lambda n, attrs: tuple(str(n[axis]) for axis in "HPGN"),
 }  # fmt: skip
 

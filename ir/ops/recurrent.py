@@ -21,6 +21,7 @@ from inferc.ir.ops.recurrent_reference import (
     CONV_ACTIVATIONS,
     causal_conv1d,
     gated_delta_rule,
+    linear_scan,
     selective_scan,
     ssd_scan,
 )
@@ -276,6 +277,17 @@ RECURRENCES = (
         lambda n: n["H"] * n["K"] * n["V"] * 7,
         {"H": 4, "V": 6, "G": 2, "K": 3, "M": 3},
         groups=True,
+    ),
+    Recurrence(
+        "linear_scan",
+        "h = gate h + x in every channel (RG-LRU, arXiv 2402.19427).",
+        (("x", ("C",)), ("gate", ("C",))),
+        (),
+        ("C",),
+        ("C",),
+        linear_scan,
+        lambda n: n["C"] * 2,
+        {"C": 6},
     ),
 )  # fmt: skip
 

@@ -65,3 +65,12 @@ def gated_delta_rule(
         h = h + k[t][:, :, None] * (beta[t][:, None] * (v[t] - known))[:, None, :]
         y[t] = (h * q[t][:, :, None]).sum(1)
     return y, h
+
+
+def linear_scan(state: State, x: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of x and gate [S, C]; state [C]."""
+    h, y = np.zeros(x.shape[1], x.dtype) if state is None else state, np.zeros_like(x)
+    for t in range(x.shape[0]):
+        h = gate[t] * h + x[t]
+        y[t] = h
+    return y, h

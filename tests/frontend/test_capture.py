@@ -8,10 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from inferc.errors import CompileError, ToolchainError
-from inferc.frontend import aten_table, capture_child, capture_model, capture_torch
+from inferc.frontend import (
+    aten_table,
+    capture_child,
+    capture_layers,
+    capture_model,
+    capture_torch,
+)
 from inferc.frontend.capture import capture
+from inferc.frontend.capture_guards import always_true, excludes_longest, guards_of
 from inferc.frontend.capture_request import CaptureFacts, CaptureRequest, Made
 from inferc.ir.location import ModuleLoc
 from inferc.ir.parse import parse_module
@@ -40,7 +48,6 @@ def test_equals_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("model_type", OTHERS)
 def test_other_architectures_need_nothing_of_their_own(model_type: str) -> None:
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     fields = OTHERS[model_type] | {"num_hidden_layers": 2, "num_attention_heads": 4,
@@ -185,12 +192,39 @@ def test_facts_and_request_round_trip() -> None:
     assert CaptureFacts.from_json(facts.to_json()) == facts
 
 
-def test_python_loops_over_the_sequence_are_refused() -> None:
-    config = {"model_type": "recurrent_gemma", "num_hidden_layers": 3, "hidden_size": 64}
-    config |= {"lru_width": 64, "num_attention_heads": 4, "num_key_value_heads": 1}
-    config |= {"intermediate_size": 96, "vocab_size": 64, "attention_window_size": 8}
-    with pytest.raises(CompileError, match="not one graph for all sequence lengths"):
-        capture_torch.capture(CaptureRequest(config, context_tokens=64))
+def test_python_loops_over_the_sequence_are_refused_by_name() -> None:
+    config = {"model_type": "rwkv", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 64}
+    with pytest.raises(CompileError, match="not one graph for all") as refusal:
+        capture_torch.capture(CaptureRequest(config | {"context_length": 64}, context_tokens=64))
+    assert "rwkv.blocks.0.attention (RwkvSelfAttention)" in str(refusal.value)
+
+
+def test_guards_that_hold_for_all_lengths() -> None:
+    length = "L['ids'].size()[1]"
+    message = f"generated guard ({length}*min(64, 64*{length})) == 64*{length}.\n"
+    assert guards_of(message) == ["(S*min(64, 64*S)) == 64*S"]
+    assert always_true(guards_of(message), 100)
+    assert not always_true(["S != 7"], 7) and always_true(["S != 7"], 6)
+    assert not always_true(["S % 16 == 0"], 32) and not always_true(["B*S >= B + 1"], 8)
+    assert not always_true([], 8) and not always_true(["open('x')"], 8)
+    assert not always_true(["S >"], 8)
+    assert excludes_longest(["S != 7"], 7) and not excludes_longest(["S != 6"], 7)
+
+
+def test_a_layer_that_has_changed_is_refused() -> None:
+    class DbrxExperts(torch.nn.Module):
+        mlp = torch.nn.Module()
+        num_experts = ffn_hidden_size = hidden_size = 2
+
+        def forward(self, hidden_states: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return hidden_states
+
+    DbrxExperts.mlp.activation_fn = torch.nn.SiLU()
+    changed = torch.nn.ModuleDict({"experts": DbrxExperts()})
+    with pytest.raises(CompileError, match=r"experts .DbrxExperts. takes hidden_states, scores"):
+        with capture_layers.exchanged(changed):
+            pass
+    assert "forward" not in vars(changed["experts"])
 
 
 def test_messages_of_the_child(monkeypatch: pytest.MonkeyPatch) -> None:

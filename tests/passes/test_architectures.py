@@ -31,6 +31,20 @@ OPS: dict[str, dict[str, int]] = {
     # three kinds of positions that are one for text
     "qwen3_5_text": {"nn.rope": 2, "nn.rope_table": 1, "serve.gated_delta_rule": 3},
     "cohere_compass_text": {"nn.rope_table": 1, "core.sin": 0},
+    # mixtures with loops of their own: whole experts
+    "dbrx": {"nn.experts": 2},
+    "longcat_flash": {"nn.experts": 2, "core.topk": 2},
+    "llama4_text": {"nn.experts": 8, "serve.paged_attention": 4},
+    "jetmoe": {"nn.experts": 2, "core.topk": 4},
+    # recurrences with loops of their own
+    "minimax": {"serve.ssd_scan": 1, "nn.experts": 2},
+    "recurrent_gemma": {"serve.linear_scan": 2, "serve.causal_conv1d": 2},
+    # a matrix for each head, or each token
+    "zamba": {"serve.selective_scan": 32, "serve.paged_attention": 2},
+    "gemma3n_text": {"serve.paged_attention": 6, "core.matmul": 0},
+    # a mask that multiplies; a guard that holds for all lengths
+    "openai-gpt": {"serve.paged_attention": 2},
+    "aria_text": {"nn.experts": 2},
 }
 
 

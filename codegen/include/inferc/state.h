@@ -104,6 +104,23 @@ INFERC_NOINLINE void selective_scan(const SequenceStates &s, const InputRows *in
     });
 }
 
+// In each channel: h = gate h + x, y = h. State [C]; operands x, gate.
+// Bytes: the operands read, y written, state read and written.
+template <int64_t C>
+INFERC_NOINLINE void linear_scan(const SequenceStates &s, const InputRows *in, const float *const *,
+                                 float *out, int worker, int workers) {
+    for_each_task(s, ceil_div(C, kLanes), C, worker, workers, [&](const StateTask &task) {
+        const int64_t c = task.block * kLanes;
+        const int lanes = int(min_of(kLanes, C - c));
+        f32x16 h = task.fresh ? zero() : load(task.state + c, lanes);
+        for (int64_t t = task.begin; t < task.end; t++) {
+            h = fma(load(in[1].row(t) + c, lanes), h, load(in[0].row(t) + c, lanes));
+            store(out + t * C + c, h, lanes);
+        }
+        store(task.state + c, h, lanes);
+    });
+}
+
 constexpr int64_t ceil_div_constant(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The widest block of a head's P values that fills whole vectors, at most four.

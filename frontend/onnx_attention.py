@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from inferc.errors import CompileError
 from inferc.frontend.aten_table import rank, tensor
-from inferc.frontend.onnx_shape import sliced
+from inferc.frontend.onnx_shape import joined, sliced
 from inferc.frontend.onnx_table import (
     Node,
     OnnxEmitter,
@@ -46,6 +46,8 @@ class Scores:
         left: How many keys before the query's own it sees; None for all.
         right: How many keys after it; 0 is causal.
         past: Keys that come before the first query.
+        valid: How many keys of each sequence are no padding, `[B, 1, 1, 1]`; None for all. The
+            queries are the last of them.
     """
 
     scale: float
@@ -53,6 +55,18 @@ class Scores:
     left: int | None = None
     right: int | None = None
     past: Size = 0
+    valid: Value | None = None
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """Attention step by step: the result, and the scores `[B, H, S, T]` after each step."""
+
+    result: Value
+    products: Value
+    capped: Value
+    masked: Value
+    weights: Value
 
 
 def attend(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Value:
@@ -60,24 +74,26 @@ def attend(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> V
     queries, keys = tensor(heads.query).shape[2], tensor(heads.key).shape[2]
     whole = mask is None or (isinstance(mask, Filled) and mask.value in (True, 0.0))
     is_plain = scores.right == 0 or (scores.left is None and scores.right is None)
-    if whole and is_plain and e.eq(queries, keys) is True:
+    if whole and is_plain and scores.valid is None and e.eq(queries, keys) is True:
         moved = [e.transpose(v, (0, 2, 1, 3)) for v in (heads.query, heads.key, heads.value)]
         out = e.op(
             "nn.attention", *moved, scale=scores.scale, causal=scores.right == 0,
             window=None if scores.left is None else scores.left + 1, softcap=scores.softcap,
         )  # fmt: skip
         return e.transpose(out, (0, 2, 1, 3))
-    return _spelled(e, heads, scores, mask)
+    return spelled(e, heads, scores, mask).result
 
 
-def _spelled(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Value:
+def spelled(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) -> Spelled:
+    """Attention in core ops."""
     query = heads.query
     key, value = (repeat_heads(e, v, tensor(query).shape[1]) for v in (heads.key, heads.value))
     out = e.emit("matmul", query, e.transpose(key, (0, 1, 3, 2)))
-    out = e.emit("mul", out, e.scalar(scores.scale, "f32"))
+    out = products = e.emit("mul", out, e.scalar(scores.scale, "f32"))
     if scores.softcap is not None:
         cap = e.scalar(scores.softcap, "f32")
         out = e.emit("mul", e.emit("tanh", e.emit("div", out, cap)), cap)
+    capped = out
     if mask is not None:
         out = _masked(e, out, mask)
     for seen in _window(e, tensor(out).shape[2:], scores):
@@ -85,28 +101,38 @@ def _spelled(e: OnnxEmitter, heads: Heads, scores: Scores, mask: Item | None) ->
     weights = e.emit("softmax", out, axis=3)
     # A query that sees no key gets zeros: its softmax is no number, which differs from itself.
     weights = e.emit("where", e.emit("ne", weights, weights), e.scalar(0.0, "f32"), weights)
-    return e.emit("matmul", weights, value)
+    return Spelled(e.emit("matmul", weights, value), products, capped, out, weights)
 
 
 def _masked(e: OnnxEmitter, scores: Value, mask: Item) -> Value:
+    """Keys behind the end of the mask are not seen."""
     keys, seen = tensor(scores).shape[-1], shape_of(mask)[-1]
+    is_bool = dtype_of_item(mask) == "bool"
     if seen != 1 and e.eq(keys, seen) is not True:
-        raise CompileError(f"a mask of {seen} keys for {keys} keys is not supported.")
-    if dtype_of_item(mask) == "bool":
+        if e.le(seen, keys) is not True:
+            raise CompileError(f"a mask of {seen} keys for {keys} keys is not supported.")
+        rest = (*shape_of(mask)[:-1], keys - seen)
+        unseen = Filled(False if is_bool else MASKED, rest, dtype_of_item(mask))
+        mask = joined(e, [mask, unseen], len(rest) - 1)
+    if is_bool:
         return e.emit("where", e.value(mask), scores, e.scalar(MASKED, "f32"))
     return e.emit("add", scores, e.value(mask, "f32"))
 
 
 def _window(e: OnnxEmitter, shape: tuple[Size, ...], scores: Scores) -> list[Value]:
-    """Which keys each query sees, by their distance: bool `[queries, keys]` each."""
-    if scores.left is None and scores.right is None:
-        return []
-    rows = e.reshape(e.emit("iota", size=shape[0], dtype="i64"), (shape[0], 1))
+    """Which keys each query sees, by their distance: bool, broadcast to `[B, H, S, T]` each."""
     columns = e.reshape(e.emit("iota", size=shape[1], dtype="i64"), (1, shape[1]))
+    seen = [] if scores.valid is None else [e.emit("lt", columns, scores.valid)]
+    if scores.left is None and scores.right is None:
+        return seen
+    rows = e.reshape(e.emit("iota", size=shape[0], dtype="i64"), (shape[0], 1))
     if not isinstance(scores.past, int):
         raise CompileError(f"causal attention over a past of {scores.past} is not supported.")
     rows = _shifted(e, rows, scores.past)
-    seen = []
+    if scores.valid is not None:
+        if not isinstance(shape[0], int):
+            raise CompileError("padded keys (nonpad_kv_seqlen) are not supported.")
+        rows = e.emit("add", rows, _shifted(e, scores.valid, -shape[0]))
     if scores.right is not None:
         seen.append(e.emit("le", columns, _shifted(e, rows, scores.right)))
     if scores.left is not None:
@@ -153,10 +179,6 @@ def is_empty(item: Item | None) -> bool:
 
 @onnx_op("Attention")
 def _attention(e: OnnxEmitter, n: Node) -> Results:
-    if n.optional(6) is not None:
-        raise CompileError("padded keys (nonpad_kv_seqlen) are not supported.")
-    if n.wants(3):
-        raise CompileError("its scores (qk_matmul_output) are used.")
     query = split_heads(e, e.value(n.input(0)), n.attr("q_num_heads"), "the query")
     groups = n.attr("kv_num_heads")
     key = split_heads(e, e.value(n.input(1)), groups, "the key")
@@ -167,21 +189,34 @@ def _attention(e: OnnxEmitter, n: Node) -> Results:
         past = shape_of(past_key)[2]
         key = e.emit("concat", e.value(past_key), key, axis=2)
         value = e.emit("concat", e.value(past_value), value, axis=2)
-    out = attend(e, Heads(query, key, value), _scores(n, query, past), n.optional(3))
+    heads, scores, mask = Heads(query, key, value), _scores(e, n, query, past), n.optional(3)
+    out = attend(e, heads, scores, mask)
     if len(shape_of(n.input(0))) == 3:
         out = merge_heads(e, out)
-    return (out, key, value)
+    if not n.wants(3):
+        return out, key, value
+    return out, key, value, _step(n, spelled(e, heads, scores, mask))
 
 
-def _scores(n: Node, query: Value, past: Size) -> Scores:
+def _step(n: Node, steps: Spelled) -> Value:
+    """The scores that the fourth output asks for."""
+    wanted = (steps.products, steps.capped, steps.masked, steps.weights)
+    return wanted[n.attr("qk_matmul_output_mode", 0)]
+
+
+def _scores(e: OnnxEmitter, n: Node, query: Value, past: Size) -> Scores:
     size = tensor(query).shape[3]
     assert isinstance(size, int)
     left, right = n.attr("left_window_size", -1), n.attr("right_window_size", -1)
     if n.attr("is_causal", 0):
         right = 0
+    lengths = n.optional(6)
+    valid = None
+    if lengths is not None:
+        valid = e.reshape(e.value(lengths, "i64"), (tensor(query).shape[0], 1, 1, 1))
     return Scores(
         n.attr("scale") or 1 / math.sqrt(size), n.attr("softcap", 0.0) or None,
-        None if left < 0 else left, None if right < 0 else right, past,
+        None if left < 0 else left, None if right < 0 else right, past, valid,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from inferc.frontend import (
     onnx_lookup,
     onnx_microsoft,
     onnx_quantized,
+    onnx_recurrent,
     onnx_shape,
 )
 from inferc.frontend.onnx_proto import OnnxFile
@@ -34,7 +35,7 @@ from inferc.ir.location import ModuleLoc
 
 _FAMILIES = (
     onnx_attention, onnx_contract, onnx_elementwise, onnx_lookup, onnx_microsoft, onnx_quantized,
-    onnx_shape,
+    onnx_recurrent, onnx_shape,
 )  # fmt: skip
 _KNOWN_ELEMENTS_MAX = 4096  # integers up to here are constants of the graph
 _NAME_SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from inferc.errors import CompileError
 from inferc.frontend.onnx_elementwise import expand
+from inferc.frontend.onnx_fold import number_of
 from inferc.frontend.onnx_table import (
     Node,
     OnnxEmitter,
@@ -137,7 +138,11 @@ def _transpose(e: OnnxEmitter, n: Node) -> Item:
 @onnx_op("Concat")
 def _concat(e: OnnxEmitter, n: Node) -> Item:
     items = [i for i in n.inputs if i is not None]
-    axis = axis_in(n.attr("axis"), len(shape_of(items[0])))
+    return joined(e, items, axis_in(n.attr("axis"), len(shape_of(items[0]))))
+
+
+def joined(e: OnnxEmitter, items: list[Item], axis: int) -> Item:
+    """The items one after the other; those without elements are left out."""
     kept = [i for i in items if shape_of(i)[axis] != 0] or items[:1]
     if len(kept) == 1:
         return kept[0]
@@ -222,6 +227,26 @@ def sliced(e: OnnxEmitter, x: Item, axis: int, start: Size, stop: Size, step: in
             length = -(-length // step) if isinstance(length, int) else divide(length, step)
         return Filled(x.value, (*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype)
     return e.slice(e.value(x), axis, start, stop, step)
+
+
+@onnx_op("Pad")
+def _pad(e: OnnxEmitter, n: Node) -> Item:
+    """One number before and after an axis."""
+    n.only(mode="constant")
+    x, pads, given = n.input(0), e.sizes(n.input(1), "pads"), n.optional(2)
+    axes = range(len(shape_of(x))) if n.optional(3) is None else e.ints(n.input(3), "axes")
+    dtype = dtype_of_item(x)
+    fill = known(0, dtype) if given is None else given
+    count = len(pads) // 2
+    for axis, before, after in zip(axes, pads[:count], pads[count:], strict=True):
+        at = axis_in(axis, len(shape_of(x)))
+        if e.le(0, before) is not True or e.le(0, after) is not True:
+            raise CompileError(f"pads {before} and {after}, which may cut, are not supported.")
+        shape = list(shape_of(x))
+        sides = [Filled(number_of(fill), (*shape[:at], s, *shape[at + 1 :]), dtype)
+                 for s in (before, after)]  # fmt: skip
+        x = joined(e, [sides[0], x, sides[1]], at)
+    return x
 
 
 @onnx_op("Expand")

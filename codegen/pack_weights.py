@@ -85,7 +85,9 @@ def _item(group: Group, use: WeightUse) -> PackItem:
         names.append(str(producer.attrs["name"]))
         types.append(type_)
     shape = tuple(int(s) for s in types[0].shape)  # type: ignore[arg-type]
-    dtype = "f32" if use.layout == "vector" else types[0].dtype
+    dtype = types[0].dtype
+    if use.layout == "vector" and dtype != "i32":
+        dtype = "f32"
     nbytes = _packed_bytes(use.layout, dtype, shape)
     return PackItem(" + ".join(names), use.layout, dtype, shape, tuple(names), nbytes)
 
@@ -107,7 +109,9 @@ def packed_slabs(item: PackItem, weights: list[Weight]) -> Iterator[NDArray[np.u
     if item.layout == "rows":
         yield weights[0].rows().reshape(-1)
     elif item.layout == "vector":
-        yield np.ascontiguousarray(weights[0].values()).view(np.uint8).reshape(-1)
+        integers = item.dtype == "i32"
+        values = weights[0].array.astype(np.int32) if integers else weights[0].values()
+        yield np.ascontiguousarray(values).view(np.uint8).reshape(-1)
     else:
         rows = [w.rows() for w in weights]
         step = max(_SLAB_BYTES // rows[0].shape[1] // _TILE_ROWS, 1) * _TILE_ROWS

@@ -12,13 +12,14 @@ from inferc.codegen.kernels.rope_append import ROPE_APPEND
 from inferc.codegen.kernels.row_loops import ROW_LOOPS
 from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
 from inferc.codegen.kernels.state import STATE
+from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
 from inferc.errors import CompileError
 from inferc.ir.text import print_func
 
 KERNELS: tuple[KernelDef, ...] = (
-    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, STATE, EXPERTS,
-    TVM_ROW, PLAIN_ROW, ROW_LOOPS,
+    LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, TAKE, STATE,
+    EXPERTS, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 _BY_NAME = {definition.name: definition for definition in KERNELS}
 

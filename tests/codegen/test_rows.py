@@ -144,6 +144,21 @@ def test_plain_row(name: str) -> None:
     check(CASES[name], tvm=False)
 
 
+@pytest.mark.parametrize(("rows", "workers"), [(1, 4), (1, 1), (3, 4), (5, 2)])
+def test_take(rows: int, workers: int) -> None:
+    text = body(
+        "%x: f32[T, 40], %i: i32[3000]", "f32[T, 3000]",
+        "%y = core.take(%x, %i) : f32[T, 3000]", "return %y",
+    )  # fmt: skip
+    kernel = compile_row(text, tvm=True)
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 40)).astype(np.float32)
+    columns = rng.integers(0, 40, 3000).astype(np.int32)
+    np.testing.assert_array_equal(
+        kernel([x, columns], rows, workers=workers, shift=1)[0], x[:, columns]
+    )
+
+
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:portable"])
 def test_other_vector_widths(target: str) -> None:
     for name in ("norm_residual-100", "gelu"):

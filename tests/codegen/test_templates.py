@@ -16,6 +16,7 @@ from inferc.codegen.kernels.rope_append import RopeAppendParams
 from inferc.codegen.kernels.row_loops import RowLoopsParams
 from inferc.codegen.kernels.rows import EmbeddingParams, GatherParams, RopeTableParams
 from inferc.codegen.kernels.state import StateParams
+from inferc.codegen.kernels.take import TakeParams
 from inferc.codegen.kernels.tvm_row import TvmRowParams
 from inferc.codegen.registry import KERNELS
 from inferc.codegen.render import TEMPLATES, environment
@@ -33,6 +34,7 @@ PARAMS = {
     "state.cpp.j2": StateParams,
     "row_loops.cpp.j2": RowLoopsParams,
     "step.cpp.j2": StepParams,
+    "take.cpp.j2": TakeParams,
     "tvm_row.cpp.j2": TvmRowParams,
 }
 

@@ -205,6 +205,22 @@ INFERC_NOINLINE void gather_rows(const float *x, int64_t x_stride, const int32_t
         memcpy(y + i * y_stride, x + int64_t(rows[i]) * x_stride, size_t(width) * sizeof(float));
 }
 
+// y[i][j] = x[i][columns[j]]. A row is cut among workers where there are fewer rows than workers.
+// Bytes: 8 * rows * count + 4 * count.
+INFERC_NOINLINE void take_columns(const float *x, int64_t width, const int32_t *columns,
+                                  int64_t count, int64_t rows, float *y, int worker, int workers) {
+    int64_t parts = rows < workers ? (count + 1023) / 1024 : 1;
+    int64_t step = (count + parts - 1) / parts;
+    Range mine = share(rows * parts, worker, workers);
+    for (int64_t item = mine.begin; item < mine.end; item++) {
+        const float *from = x + item / parts * width;
+        float *to = y + item / parts * count;
+        int64_t begin = item % parts * step;
+        int64_t end = begin + step < count ? begin + step : count;
+        for (int64_t j = begin; j < end; j++) to[j] = from[columns[j]];
+    }
+}
+
 // Index of the first largest element of each row; NaN counts as smallest. Bytes: 4 * rows * width.
 INFERC_NOINLINE void argmax_rows(const float *x, int64_t x_stride, int64_t rows, int64_t width,
                                  int32_t *out, int worker, int workers) {

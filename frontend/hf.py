@@ -38,6 +38,7 @@ def open_hf(folder: Path) -> ModelSource:
         checkpoint_keys=tuple(sorted(weights.store.tensors)),
         frequency_divisors=(),
         bind=lambda facts: bind_checkpoint(facts, weights.store, weights.ignored),
+        notes=weights.notes,
     )
 
 

@@ -77,6 +77,7 @@ class ImportedModel:
         tokenizer: Files and special tokens.
         facts: Sizes and names.
         config: The config as transformers spells it (for verification against the source).
+        notes: What the user should know.
     """
 
     module: Module
@@ -85,6 +86,7 @@ class ImportedModel:
     tokenizer: TokenizerFiles
     facts: ModelFacts
     config: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def import_model(path: Path, options: ImportOptions | None = None) -> ImportedModel:
@@ -101,7 +103,9 @@ def import_model(path: Path, options: ImportOptions | None = None) -> ImportedMo
     bound = bind_weights(captured.module, source.bind(captured.facts), source.store)
     facts = _facts(source.name, captured.facts, bound.module, bound.tensors)
     _check_vocabulary(path, tokens, facts)
-    return ImportedModel(bound.module, bound.tensors, source.store, tokens, facts, source.config)
+    return ImportedModel(
+        bound.module, bound.tensors, source.store, tokens, facts, source.config, source.notes
+    )
 
 
 def import_config(file: Path, options: ImportOptions, dtype: str | None = None) -> ImportedModel:

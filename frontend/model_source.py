@@ -23,6 +23,7 @@ class ModelSource:
             format does that itself.
         frequency_divisors: Factors that divide the rotary frequencies; empty for none.
         bind: The binding of each parameter, strictly checked, given the facts of the capture.
+        notes: What the user should know.
     """
 
     name: str
@@ -31,3 +32,4 @@ class ModelSource:
     checkpoint_keys: tuple[str, ...]
     frequency_divisors: tuple[float, ...]
     bind: Callable[[CaptureFacts], dict[str, Binding]]
+    notes: tuple[str, ...] = ()

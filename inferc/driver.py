@@ -85,6 +85,8 @@ class _Job:
         self.options.select().options()
         self.tell(Event("import", self.source.name))
         model = self.source.read()
+        for note in model.notes:
+            self.tell(Event("note", note))
         package = Package(
             model=model,
             options=self.options,

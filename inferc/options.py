@@ -52,7 +52,10 @@ class CompileOptions:
 
 @dataclass(frozen=True)
 class Event:
-    """Progress: `done` of `total` (0: unknown) in a stage; bytes in the stage `weights`."""
+    """Progress: `done` of `total` (0: unknown) in a stage; bytes in the stage `weights`.
+
+    The stage `note` is what the user should know of the model, once a note.
+    """
 
     stage: str
     detail: str

@@ -8,6 +8,7 @@ the libraries write it, one shift after another, on purpose unlike the reader in
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -62,15 +63,16 @@ def _packed(codes: np.ndarray, bits: int, order: list[int] | None = None) -> tor
 
 def gptq(
     bits: int = 4, group: int = 32, *, symmetric: bool = True, act_order: bool = False,
-    version: int = 1, dtype: torch.dtype = torch.float16,
+    alike: bool = True, version: int = 1, dtype: torch.dtype = torch.float16,
 ) -> Quantiser:  # fmt: skip
-    """AutoGPTQ's `QuantLinear.pack`."""
+    """AutoGPTQ's `QuantLinear.pack`. `alike`: weights of equal width have the same order."""
 
     def quantise(w: np.ndarray) -> Stored:
         columns = w.shape[1]
         groups = np.arange(columns) // (columns if group == -1 else group)
         if act_order:
-            groups = groups[np.random.default_rng(columns).permutation(columns)]
+            seed = columns if alike else zlib.crc32(w.tobytes())
+            groups = groups[np.random.default_rng(seed).permutation(columns)]
         codes, scales, zeros, values = _grouped(w, groups, bits, symmetric, dtype)
         pieces = {
             "qweight": _packed(codes.T, bits),

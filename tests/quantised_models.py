@@ -68,6 +68,9 @@ METHODS: dict[str, Method] = {
         _GPTQ | {"bits": 8, "group_size": 64, "sym": False, "checkpoint_format": "gptq_v2"},
     ),
     "gptq-act-order": Method(quantised.gptq(act_order=True), _GPTQ | {"desc_act": True}),
+    "gptq-orders": Method(
+        quantised.gptq(act_order=True, alike=False), _GPTQ | {"desc_act": True}
+    ),
     "awq": Method(
         quantised.awq(64),
         {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},

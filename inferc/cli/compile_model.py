@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
     if progress.check:
         print(f"passes checked: {progress.check}")
     if not args.quiet:
+        for note in progress.notes:
+            print(f"note: {note}")
         size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
         print(
             f"{output}: {manifest.model.architecture}, {manifest.model.parameters / 1e6:.0f} M "
@@ -106,6 +108,7 @@ class ShownProgress:
     def __init__(self, *, quiet: bool) -> None:
         self.quiet, self.bars, self.stage = quiet, None, ""
         self.check = ""  # what --check-passes found
+        self.notes: list[str] = []
 
     def __enter__(self) -> ShownProgress:
         if not self.quiet and sys.stderr.isatty():
@@ -129,6 +132,9 @@ class ShownProgress:
         """Take one progress event."""
         if event.stage == "check":
             self.check = event.detail
+            return
+        if event.stage == "note":
+            self.notes.append(event.detail)
             return
         if self.bars is not None:
             if event.stage not in self.tasks:

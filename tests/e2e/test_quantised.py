@@ -1,0 +1,76 @@
+"""Quantised checkpoints compiled: logits against transformers on the values that the codes mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import inferc
+from inferc.metrics import relative_error
+from inferc.verify import verify
+from tests import quantised_models
+from tests.e2e.test_parity import FLOAT32_TOLERANCE, logits_of
+from tests.e2e.workshop import CACHE, LENGTH
+from tests.frontend.captured import warm
+
+CASES = (
+    ("llama", "gptq"), ("llama", "gptq-head"), ("llama", "gptq-8"), ("llama", "gptq-act-order"),
+    ("llama", "gptq-orders"), ("llama", "awq"), ("llama", "pack"), ("llama", "pack-8"),
+    ("llama", "nf4"), ("llama", "fp4"), ("llama", "fp8-block"), ("llama", "f8-tensor"),
+    ("phi3", "f8-channel"), ("qwen2", "int8"), ("qwen2", "bnb-int8"), ("mixtral", "gptq"),
+    ("mixtral", "f8-tensor"), ("gpt_oss", "mxfp4"), ("deepseek_v3", "fp8-block"),
+)  # fmt: skip
+IDS = [int(t) for t in np.random.default_rng(1).integers(0, 256, LENGTH)]
+
+
+def compiled(family: str, method: str, folder: Path, **options: object) -> tuple[Path, Path, Path]:
+    """The source, the plain model with the same values, and the artifact."""
+    stored, plain = quantised_models.save(family, method, folder)
+    warm(stored, None, CACHE)
+    output = folder / "artifact"
+    inferc.compile(stored, output, **options)
+    return stored, plain, output
+
+
+def reference(folder: Path) -> np.ndarray:
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        return model.eval()(input_ids=torch.tensor([IDS]), use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize(("family", "method"), CASES)
+def test_logits(family: str, method: str, tmp_path: Path) -> None:
+    _, plain, artifact = compiled(family, method, tmp_path)
+    assert relative_error(logits_of(artifact, IDS), reference(plain)) < FLOAT32_TOLERANCE
+
+
+def test_weights_stay_small(tmp_path: Path) -> None:
+    """No quantised weight becomes floats on the way: bytes of the file, but for its overheads."""
+    stored, _, artifact = compiled("llama", "gptq-act-order", tmp_path)
+    packed = sum(f.stat().st_size for f in (artifact / "weights").iterdir())
+    assert packed < 1.1 * (stored / "model.safetensors").stat().st_size
+
+
+def test_verify(tmp_path: Path) -> None:
+    stored, _, artifact = compiled("llama", "gptq-act-order", tmp_path)
+    result = verify(artifact, stored)
+    assert result.passed
+    assert any("dequantised" in note for note in result.notes)
+
+
+def test_notes_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    stored, _ = quantised_models.save("llama", "bnb-int8", tmp_path)
+    warm(stored, None, CACHE)
+    inferc.compile(
+        stored, tmp_path / "artifact",
+        progress=lambda event: told.append(event.detail) if event.stage == "note" else None,
+    )  # fmt: skip
+    assert len(told) == 1
+    assert "stay floating-point" in told[0]

@@ -16,6 +16,7 @@ from inferc.frontend.onnx_shape import joined
 from inferc.frontend.onnx_table import Node, OnnxEmitter, Results, onnx_op, shape_of
 from inferc.frontend.onnx_values import Filled, Item
 from inferc.ir.core import Value
+from inferc.ir.dims import product
 
 _ACTIVATIONS = {"none": "none", "silu": "silu", "swish": "silu"}
 
@@ -91,7 +92,7 @@ class _Rows:
 @onnx_op("LinearAttention")
 def _linear_attention(e: OnnxEmitter, n: Node) -> Results:
     rule = n.attr("update_rule", "gated_delta")
-    if rule not in ("linear", "delta", "gated_delta"):
+    if rule not in ("linear", "gated", "delta", "gated_delta"):
         raise CompileError(f"update_rule = {rule!r} is not supported.")
     rows, past, scale = _rows(e, n, rule), n.optional(3), n.attr("scale", 0.0)
     size = _ints(e, rows.query)[3]
@@ -121,8 +122,9 @@ def _rows(e: OnnxEmitter, n: Node, rule: str) -> _Rows:
     query = split(0, heads)
     batch, length = tensor(query).shape[:2]
     none = e.broadcast(e.scalar(0.0, "f32"), (batch, length, groups, 1))
-    decay = split(4, groups) if rule == "gated_delta" else none
-    beta = e.value(n.input(5)) if rule != "linear" else e.reshape(none, (batch, length, groups))
+    decay = split(4, groups) if rule.startswith("gated") else none
+    plain = e.reshape(none, (batch, length, groups))
+    beta = e.value(n.input(5)) if rule.endswith("delta") else plain
     beta = e.broadcast(beta, (batch, length, groups))
     rest = [_repeated(e, x, heads) for x in (split(1, groups), split(2, groups), decay)]
     wide = _repeated(e, e.reshape(beta, (batch, length, groups, 1)), heads)
@@ -146,12 +148,30 @@ def _run(e: OnnxEmitter, rule: str, pieces: list[_Rows]) -> Value:
     query, key, value, decay, beta = (
         c[0] if len(c) == 1 else e.emit("concat", *c, axis=1) for c in columns
     )
-    if rule != "linear":
+    if rule.endswith("delta"):
         return e.op("nn.gated_delta_rule", query, key, value, decay, beta)
+    if rule == "gated":
+        return _gated(e, query, key, value, decay)
     batch, length, heads, _ = tensor(value).shape
     ones = e.broadcast(e.scalar(1.0, "f32"), (batch, length, heads))
     rate = e.broadcast(e.scalar(0.0, "f32"), (heads,))
     return e.op("nn.ssd_scan", value, ones, key, query, rate)
+
+
+def _gated(e: OnnxEmitter, query: Value, key: Value, value: Value, decay: Value) -> Value:
+    """H = exp(g) h + k v, a channel for every element of the state."""
+    batch, length, heads, size = tensor(key).shape
+    columns = tensor(value).shape[3]
+    state = (batch, length, heads, size, columns)
+    flat = (batch, length, product(state[2:]))
+    column = (batch, length, heads, size, 1)
+    row = e.reshape(value, (batch, length, heads, 1, columns))
+    added = e.emit("mul", e.reshape(key, column), row)
+    gate = e.reshape(e.emit("exp", decay), (*state[:3], tensor(decay).shape[3], 1))
+    operands = [e.reshape(v, flat) for v in (added, e.broadcast(gate, state))]
+    states = e.reshape(e.op("nn.linear_scan", *operands), state)
+    read = e.emit("mul", e.reshape(query, column), states)
+    return e.emit("sum", read, axes=(3,), keepdim=False)
 
 
 def _writing(e: OnnxEmitter, rows: _Rows, state: Value) -> _Rows:

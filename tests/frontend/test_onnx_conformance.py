@@ -22,12 +22,12 @@ RIGHT = {
     "rotary_embedding expanded": 8,
     "rms_normalization": 19,
     "rms_normalization expanded": 19,
-    "linear_attention": 12,
+    "linear_attention": 14,
     "linear_attention expanded": 0,
     "causal_conv_with_state": 13,
     "causal_conv_with_state expanded": 13,
 }
-REFUSALS = ("uses the operator Scan ", "update_rule = 'gated' is not supported")
+REFUSALS = ("uses the operator Scan ",)
 _ROUNDED = re.compile("fp16|bf16|float16")
 
 

@@ -17,6 +17,7 @@ from tests import tiny
 from tests.e2e.workshop import THREADS
 from tests.frontend import onnx_foreign
 from tests.frontend.onnx_models import exported
+from tests.frontend.onnx_optimised import by_fusion, foreign_operators
 
 TOLERANCE = 1e-4
 LENGTH = 75  # past the windows, over three pages
@@ -63,6 +64,12 @@ def test_foreign(name: str, tmp_path: Path) -> None:
     model = onnx_foreign.filled(name, tmp_path / name)
     windows = parity(model, tmp_path / "artifact")
     assert windows == ([8, None] if "gemma2" in name else [None, None])
+
+
+def test_fused_by_onnx_runtime(tmp_path: Path) -> None:
+    model = by_fusion(exported("gemma2", "eager", 17, "all"), tmp_path / "model.onnx")
+    assert "SkipSimplifiedLayerNormalization" in foreign_operators(model)
+    assert parity(model, tmp_path / "artifact") == [8, None]
 
 
 def test_without_tokenizer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exports of opset 17, with and without a cache, and decoders merged from both."""
+"""Exports of opset 17, with and without a cache, merged from both, or rewritten afterwards."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from inferc.reference_onnx import Model
 from tests import tiny
 from tests.frontend.captured import relative_error
 from tests.frontend.onnx_models import exported
+from tests.frontend.onnx_optimised import by_fusion, by_session, foreign_operators
 
 LENGTH = 21
 TRACED = [
@@ -37,6 +38,33 @@ def check(path: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "attention", "inputs"), TRACED)
 def test_opset_17(name: str, attention: str, inputs: str) -> None:
     check(exported(name, attention, 17, inputs), name)
+
+
+REWRITTEN = [
+    ("llama", "sdpa", 17, "all"), ("qwen2", "sdpa", 17, "cache"), ("gemma2", "eager", 17, "all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", REWRITTEN)
+def test_optimised_by_onnx_runtime(spec: tuple[str, str, int, str], tmp_path: Path) -> None:
+    path = by_session(exported(*spec), tmp_path / "model.onnx")
+    assert "FusedMatMul" in foreign_operators(path)
+    check(path, spec[0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "operator"),
+    [
+        (("llama", "sdpa", 17, "all"), "SkipSimplifiedLayerNormalization"),
+        (("gpt2", "sdpa", 18, "positions"), "SkipLayerNormalization"),
+    ],
+)
+def test_fused_by_onnx_runtime(
+    spec: tuple[str, str, int, str], operator: str, tmp_path: Path
+) -> None:
+    path = by_fusion(exported(*spec), tmp_path / "model.onnx")
+    assert operator in foreign_operators(path)
+    check(path, spec[0])
 
 
 def test_merged_decoder(tmp_path: Path) -> None:

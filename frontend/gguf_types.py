@@ -20,7 +20,7 @@ GGML_TYPES: dict[int, str] = {
 
 SUPPORTED_TYPE_NAMES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
-    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
 )  # fmt: skip
 _FOREIGN_TYPE_NAMES = ("I8", "I16", "I32", "I64", "F64")
 

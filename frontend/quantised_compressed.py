@@ -23,9 +23,10 @@ from inferc.frontend.quantised_config import Method, Orders, Pieces, Settings
 from inferc.frontend.quantised_fp8 import block_tensor
 from inferc.frontend.quantised_gptq import column_order
 from inferc.frontend.quantised_tensor import Affine, QuantisedTensor, coded_tensor
-from inferc.frontend.quantised_words import codes_of_words
+from inferc.frontend.quantised_words import codes_of_words, rows_along
 from inferc.frontend.weights import StoredTensor
 from inferc.ir.blocks import Bytes, Floats
+from inferc.ir.blocks_build import pairs_of
 
 _TAKE = "Compile another quantisation of the model, or the unquantised model."
 _SCALES = ("f16", "bf16", "f32")
@@ -53,10 +54,12 @@ class Scheme:
 
     def rank(self, module: str) -> int:
         """How closely a target names the module: 0 not at all, 1 by its class, 2 by its name."""
-        named = any(
-            re.match(t[3:], module) if t.startswith("re:") else module == t for t in self.targets
-        )
-        return 2 if named else int("Linear" in self.targets)
+        return 2 if _named(module, self.targets) else int("Linear" in self.targets)
+
+
+def _named(module: str, targets: tuple[str, ...]) -> bool:
+    """Whether a name or a `re:` pattern is that of the module."""
+    return any(re.match(t[3:], module) if t.startswith("re:") else module == t for t in targets)
 
 
 def compressed_tensors(settings: Settings) -> Method:
@@ -72,7 +75,8 @@ def compressed_tensors(settings: Settings) -> Method:
     settings.choice("quantization_status", ("compressed", "frozen"), _TAKE, "compressed")
     groups = settings.fields.get("config_groups") or {}
     schemes = [_scheme(settings, name, group) for name, group in groups.items()]
-    reader = _Reader(tuple(s for s in schemes if s is not None), settings.where)
+    kept = tuple(s for s in schemes if s is not None)
+    reader = _Reader(kept, tuple(settings.fields.get("ignore") or ()), settings.where)
     activations = any(g.get("input_activations") for g in groups.values())
     note = "The checkpoint wants quantised activations; they stay floating-point."
     return Method(
@@ -123,6 +127,7 @@ def _scheme(settings: Settings, name: str, group: Mapping[str, Any]) -> Scheme |
 @dataclass(frozen=True)
 class _Reader:
     schemes: tuple[Scheme, ...]
+    ignored: tuple[str, ...]
     where: str
 
     def weight(self, pieces: Pieces, orders: Orders) -> QuantisedTensor:
@@ -134,6 +139,11 @@ class _Reader:
         return _floats(pieces, scheme) if scheme.kind == "float" else _integers(pieces, scheme)
 
     def _of(self, module: str) -> Scheme:
+        if _named(module, self.ignored):
+            raise CompileError(
+                f"{self.where}: the weight of {module} is stored quantised, but "
+                "quantization_config.ignore names it. Correct ignore."
+            )
         ranked = [(s.rank(module), s) for s in self.schemes]
         best = max((rank for rank, _ in ranked), default=0)
         found = [s for rank, s in ranked if rank == best]
@@ -163,10 +173,6 @@ def _packed(pieces: Pieces, scheme: Scheme, orders: Orders) -> QuantisedTensor:
     pieces.get("weight_packed", ("i32",), (rows, -(-columns // each)))
     shape = (rows, columns)
 
-    def codes(start: int, stop: int) -> Bytes:
-        words = codes_of_words(packed.numbers()[start:stop], scheme.bits)
-        return words.reshape(stop - start, -1)[:, :columns]
-
     group, count = _groups(scheme, columns)
     zeros: StoredTensor | None = None
     if not scheme.symmetric:
@@ -184,6 +190,12 @@ def _packed(pieces: Pieces, scheme: Scheme, orders: Orders) -> QuantisedTensor:
         order = column_order(stored.name, stored.numbers(), columns, group, orders)
     elif scheme.actorder == "group":
         pieces.tensor("weight_g_idx", ("i32",))  # raises
+
+    def codes(start: int, stop: int) -> Bytes:
+        places = None if order is None else order.read()
+        rows = rows_along(packed.numbers()[start:stop], scheme.bits, places)
+        return rows[:, : columns * scheme.bits // 8]  # words may be padded
+
     return _affine(pieces, scheme, shape, codes, zero_points, order)
 
 
@@ -240,15 +252,16 @@ def _integers(pieces: Pieces, scheme: Scheme) -> QuantisedTensor:
             raise CompileError(f"{weight.name} holds codes of more than {scheme.bits} bits.")
         return wide.astype(np.uint8)
 
+    def packed(start: int, stop: int) -> Bytes:
+        codes = shifted(weight.numbers()[start:stop])
+        return codes if scheme.bits == 8 else pairs_of(codes)
+
     def zero_points() -> Bytes:
         if zeros is None:
             return np.full((rows, count), middle, np.uint8)
         return np.broadcast_to(shifted(zeros.numbers()).reshape(-1, count), (rows, count))
 
-    return _affine(
-        pieces, scheme, (rows, columns),
-        lambda start, stop: shifted(weight.numbers()[start:stop]), zero_points, None,
-    )  # fmt: skip
+    return _affine(pieces, scheme, (rows, columns), packed, zero_points, None)
 
 
 def _floats(pieces: Pieces, scheme: Scheme) -> QuantisedTensor:

@@ -20,11 +20,11 @@ from inferc.errors import CompileError
 from inferc.frontend.computed_tensor import ComputedTensor
 from inferc.frontend.quantised_config import Method, Orders, Pieces, Settings
 from inferc.frontend.quantised_tensor import Affine, QuantisedTensor
-from inferc.frontend.quantised_words import codes_of_words
+from inferc.frontend.quantised_words import codes_of_words, rows_across, rows_of_columns
 from inferc.ir.blocks import Bytes
 
 _AGAIN = "Quantise the model in another way, or compile the unquantised model."
-_AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]  # nibble that holds column i of eight
+_AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # column of eight that nibble i holds
 _HARMLESS = (
     "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "lm_head", "meta",
     "model_name_or_path", "model_file_base_name", "dataset", "tokenizer", "use_cuda_fp16",
@@ -90,14 +90,16 @@ class _Gptq:
         pieces.get("scales", (scales.dtype,), (count, rows))
         zeros = pieces.get("qzeros", ("i32",), (count, rows // each))
 
-        def codes(start: int, stop: int) -> Bytes:
-            words = codes_of_words(qweight.numbers()[:, start:stop], self.bits)
-            return words.transpose(1, 0, 2).reshape(stop - start, columns)
+        order = self._order(pieces, columns, group, orders)
+
+        def packed(start: int, stop: int) -> Bytes:
+            places = None if order is None else order.read()
+            return rows_across(qweight.numbers()[:, start:stop], self.bits, places)
 
         return Affine(
-            f"{pieces.module}.weight", (rows, columns), self.bits, group, scales, codes,
+            f"{pieces.module}.weight", (rows, columns), self.bits, group, scales, packed,
             lambda: scales.read().T, lambda: self._zeros(zeros.name, zeros.numbers()),
-            list(pieces.tensors.values()), self._order(pieces, columns, group, orders),
+            list(pieces.tensors.values()), order,
         ).tensor()  # fmt: skip
 
     def _zeros(self, name: str, words: NDArray[np.generic]) -> Bytes:
@@ -176,12 +178,15 @@ def _awq_weight(pieces: Pieces, wanted: int) -> QuantisedTensor:
     pieces.get("scales", (scales.dtype,), (count, rows))
     zeros = pieces.get("qzeros", ("i32",), (count, rows // 8))
 
-    def unpacked(words: NDArray[np.generic]) -> Bytes:
-        in_order = codes_of_words(words, 4)[..., _AWQ_PLACES]
-        return np.ascontiguousarray(in_order.reshape(len(words), -1).T)
+    def packed(start: int, stop: int) -> Bytes:
+        words = qweight.numbers()[:, start // 8 : -(-stop // 8)]
+        return rows_of_columns(words, 4, _AWQ_PLACES)
+
+    def zero_points() -> Bytes:
+        in_order = codes_of_words(zeros.numbers(), 4)[..., np.argsort(_AWQ_PLACES)]
+        return np.ascontiguousarray(in_order.reshape(count, -1).T)
 
     return Affine(
-        f"{pieces.module}.weight", (rows, columns), 4, group, scales,
-        lambda start, stop: unpacked(qweight.numbers()[:, start // 8 : -(-stop // 8)]),
-        lambda: scales.read().T, lambda: unpacked(zeros.numbers()), list(pieces.tensors.values()),
+        f"{pieces.module}.weight", (rows, columns), 4, group, scales, packed,
+        lambda: scales.read().T, zero_points, list(pieces.tensors.values()),
     ).tensor()  # fmt: skip

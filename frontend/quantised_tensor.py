@@ -41,6 +41,17 @@ class QuantisedTensor(ComputedTensor):
     order: ComputedTensor | None = field(default=None, compare=False)
     transposed: bool = False
 
+    def same_bytes(self, other: StoredTensor) -> bool:
+        """Whether both are the same codes with the same scales in the same order."""
+        if not isinstance(other, QuantisedTensor) or not super().same_bytes(other):
+            return False
+        for ours, theirs in ((self.row_scale, other.row_scale), (self.order, other.order)):
+            if (ours is None) != (theirs is None):
+                return False
+            if ours is not None and theirs is not None and not ours.same_bytes(theirs):
+                return False
+        return self.transposed == other.transposed
+
     def read_parameter(self) -> Floats:
         """The parameter in float32: scaled, columns and axes in the model's order."""
         values = self.read_float32()
@@ -86,7 +97,8 @@ class Affine:
         bits: 4 or 8.
         group: Columns of a group, in their order after `order`.
         scale: The stored scales, for their type and for messages.
-        codes: Rows [start, stop) as u8[n, K], columns as stored.
+        packed: Codes of rows [start, stop), columns in order: u8[n, K * bits / 8], the low nibble
+            first.
         scales: All scales, [N, K / group].
         zeros: All zero points, u8[N, K / group].
         pieces: The stored tensors.
@@ -98,7 +110,7 @@ class Affine:
     bits: int
     group: int
     scale: StoredTensor
-    codes: Callable[[int, int], Bytes]
+    packed: Callable[[int, int], Bytes]
     scales: Callable[[], NDArray[np.generic]]
     zeros: Callable[[], Bytes]
     pieces: Sequence[StoredTensor]
@@ -124,15 +136,12 @@ class Affine:
 
     def _rows(self, letter: str) -> Bytes:
         scales, zeros = self.scales().astype(SCALE_TYPES[letter]), self.zeros()
-        order = None if self.order is None else self.order.read()
         block = self._block()
         kind = block_format(affine_name(self.bits, block, letter))
         out = np.empty((self.shape[0], kind.row_bytes(self.shape[1])), np.uint8)
         for start, stop in steps(self.shape):
-            codes = self.codes(start, stop)
-            codes = codes if order is None else codes[:, order]
-            part = slice(start, stop)
-            out[part] = affine_rows(codes, scales[part], zeros[part], self.bits, block)
+            part, packed = slice(start, stop), self.packed(start, stop)
+            out[part] = affine_rows(packed, scales[part], zeros[part], self.bits, block)
         return out
 
 

@@ -12,26 +12,24 @@ from inferc.ir.block_format import Bytes, Floats
 
 
 def affine_rows(
-    codes: Bytes, scales: NDArray[np.generic], zeros: Bytes, bits: int, block: int
+    packed: Bytes, scales: NDArray[np.generic], zeros: Bytes, bits: int, block: int
 ) -> Bytes:
     """Rows of `u4*_g<block>` or `u8*_g<block>`.
 
     Args:
-        codes: u8[N, K], each less than `2 ** bits`.
+        packed: u8[N, K * bits / 8]: codes, of four bits two a byte, the low nibble first.
         scales: [N, G] in the 16-bit type of the format; a group has K / G columns in order.
         zeros: u8[N, G].
         bits: 4 or 8.
         block: Elements of a block; divides a group.
     """
-    rows, columns = codes.shape
-    count = columns // block
+    rows, count = len(packed), packed.shape[1] * 8 // (bits * block)
     repeat = count // scales.shape[1]
     out = np.zeros((rows, count, 4 + block * bits // 8), np.uint8)
     wide = np.repeat(scales, repeat, axis=1)
     out[..., :2] = wide[..., None].view(np.uint8)
     out[..., 2] = np.repeat(zeros, repeat, axis=1)
-    grouped = codes.reshape(rows, count, block)
-    out[..., 4:] = grouped if bits == 8 else _pairs(grouped)
+    out[..., 4:] = packed.reshape(rows, count, -1)
     return out.reshape(rows, -1)
 
 
@@ -46,7 +44,7 @@ def scaled_rows(codes: Bytes, scales: Floats, block: int, *, nibbles: bool) -> B
     """
     rows, count = scales.shape
     packed = codes.reshape(rows, count, block)
-    packed = _pairs(packed) if nibbles else packed
+    packed = pairs_of(packed) if nibbles else packed
     head = np.ascontiguousarray(scales)[..., None].view(np.uint8)
     return np.concatenate([head, packed], axis=2).reshape(rows, -1)
 
@@ -65,5 +63,6 @@ def nibbles_of(packed: Bytes) -> Bytes:
     return pairs.reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
-def _pairs(codes: Bytes) -> Bytes:
+def pairs_of(codes: Bytes) -> Bytes:
+    """The inverse of `nibbles_of`."""
     return codes[..., ::2] | codes[..., 1::2] << np.uint8(4)

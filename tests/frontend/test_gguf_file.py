@@ -110,7 +110,7 @@ def test_nested_arrays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(read_gguf(path).metadata["k"]), [[7, 8], [7, 8]])
 
 
-@pytest.mark.parametrize("name", [fmt.name for fmt in GGML_FORMATS])
+@pytest.mark.parametrize("name", [*(fmt.name for fmt in GGML_FORMATS), "mxfp4"])
 def test_block_types(name: str, tmp_path: Path) -> None:
     raw = random_blocks(name, 4, 512, np.random.default_rng(0))
     kind = gguf.GGMLQuantizationType[name.upper()]

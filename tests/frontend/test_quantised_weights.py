@@ -229,6 +229,17 @@ def test_zero_biases_of_gptq_are_no_parameters(tmp_path: Path) -> None:
     assert opened(tmp_path, GPTQ, quantised.gptq()(matrix()), **bias).ignored == ()
 
 
+def test_equal_codes_with_other_scales_differ(tmp_path: Path) -> None:
+    stored = quantised.int_quantized()(matrix())
+    same = {f"c.{k}": v.clone() for k, v in stored.pieces.items()}
+    other = {f"b.{k}": v.clone() for k, v in stored.pieces.items()}
+    other["b.weight_scale"] *= 2
+    config = compressed("int-quantized", num_bits=8, strategy="channel")
+    tensors = opened(tmp_path, config, stored, "a", **other, **same).store
+    assert tensors["a.weight"].same_bytes(tensors["c.weight"])
+    assert not tensors["a.weight"].same_bytes(tensors["b.weight"])
+
+
 def test_plain_weights_beside(tmp_path: Path) -> None:
     plain = {"model.norm.weight": torch.ones(8), "lm_head.weight": torch.zeros(4, 8)}
     weights = opened(tmp_path, AWQ, quantised.awq()(matrix()), **plain)
@@ -286,6 +297,7 @@ def refusal(folder: Path, config: dict[str, Any], stored: Stored, **more: torch.
         (pack(4, 32) | {"sparsity_config": {"format": "sparse-24-bitmask"}}, r"sparsity_config"),
         (pack(4, 32) | {"quantization_status": "calibration"}, r"quantization_status"),
         (pack(4, 32) | {"config_groups": {}}, r"no entry of config_groups names it"),
+        (pack(4, 32) | {"ignore": ["re:.*proj"]}, r"model.proj is stored.*ignore names it"),
         (FP8 | {"fmt": "e5m2"}, r"fmt is 'e5m2'"),
         (BNB | {"other": 1}, r"not known for bitsandbytes: other = 1"),
     ],

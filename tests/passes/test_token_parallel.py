@@ -44,11 +44,13 @@ def test_experts_and_selection_keep_the_token_axes() -> None:
         "%d = param @down : f32[4, 8, 6]\n"
         "%r = core.slice(%x) {axis = 2, start = 0, stop = 4} : f32[B, S, 4]\n"
         "%v, %i = core.topk(%r) {k = 2} : f32[B, S, 2], i64[B, S, 2]\n"
-        "%t = core.take_along(%r, %i) : f32[B, S, 2]\n"
+        "%o = param @order : i32[4]\n"
+        "%c = core.take(%r, %o) : f32[B, S, 4]\n"
+        "%t = core.take_along(%c, %i) : f32[B, S, 2]\n"
         '%y = nn.experts(%x, %i, %t, %g, %u, %d) {activation = "silu"} : f32[B, S, 8]'
     )
     axes = {value.hint: own for value, own in analyze_token_parallel(func).axes.items()}
-    assert axes["v"] == axes["i"] == axes["t"] == axes["y"] == (0, 1)
+    assert axes["v"] == axes["i"] == axes["c"] == axes["t"] == axes["y"] == (0, 1)
 
 
 REFUSED = {
@@ -59,6 +61,14 @@ REFUSED = {
         '%k = core.take_along(%t, %b) : f32[B, 8, S] loc("model.pick")\n'
         "%y = core.transpose(%k) {perm = (0, 2, 1)} : f32[B, S, 8]",
         ["mixes positions"],
+    ),
+    "columns that are tokens": (
+        '%t = core.transpose(%x) {perm = (0, 2, 1)} : f32[B, 8, S] loc("model.pick")\n'
+        "%o = param @order : i32[8]\n"
+        '%k = core.take(%t, %o) : f32[B, 8, 8] loc("model.pick")\n'
+        "%s = core.sum(%k) {axes = (1, 2)} : f32[B, 1, 1]\n"
+        "%y = core.add(%x, %s) : f32[B, S, 8]",
+        ["core.take", "model.pick", "along the token axis"],
     ),
     "softmax over the sequence": (
         '%y = core.softmax(%x) {axis = 1} : f32[B, S, 8] loc("model.mixer")',

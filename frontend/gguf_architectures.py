@@ -305,6 +305,17 @@ WINDOWED_VARIANTS: Mapping[str, Architecture] = {
     ),
 }
 
+# Entries that a file with experts means instead: Mixtral is stored as llama.
+EXPERT_VARIANTS: Mapping[str, Architecture] = {
+    "llama": Architecture(
+        "mixtral",
+        _names("model.layers", {**_PRE_NORMS, **_ATTENTION, **_ROUTER}, _ENDS),
+        {**_RMS, "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        changes=_PERMUTED,
+        stacks=_EXPERTS,
+    ),
+}
+
 # Keys that change nothing that is computed here.
 IRRELEVANT_KEYS = frozenset(
     {

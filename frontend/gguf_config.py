@@ -7,6 +7,7 @@ import numpy as np
 from inferc.errors import CompileError
 from inferc.frontend.gguf_architectures import (
     ARCHITECTURES,
+    EXPERT_VARIANTS,
     WINDOWED_VARIANTS,
     Architecture,
     Window,
@@ -33,6 +34,9 @@ def find_architecture(file: GgufFile) -> Architecture:
             f"supported: {', '.join(ARCHITECTURES)}. If the model is on Hugging Face, compile "
             "its safetensors directory instead."
         )
+    experts = file.metadata.get(f"{name}.expert_count")
+    if isinstance(experts, int) and experts > 0 and name in EXPERT_VARIANTS:
+        return EXPERT_VARIANTS[name]
     window = file.metadata.get(f"{name}.attention.sliding_window")
     if isinstance(window, int) and window > 0 and name in WINDOWED_VARIANTS:
         return WINDOWED_VARIANTS[name]

@@ -191,6 +191,18 @@ CASES: dict[str, Case] = {
         | {"rope.freq_base": 10000.0, "attention.key_length": 32, "attention.value_length": 32},
         {"head_dim": 32},
     ),
+    "mixtral": Case(
+        "mixtral",
+        "llama",
+        _LLAMA_KEYS | {"expert_count": 3, "expert_used_count": 2},
+        {
+            "num_local_experts": 3,
+            "num_experts_per_tok": 2,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+        },
+        _permuted,
+    ),
     "qwen2moe": Case(
         "qwen2_moe",
         "qwen2moe",

@@ -64,7 +64,18 @@ def test_unknown_key_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:
-    assert "llama.expert_count = 8" in refusal(tmp_path, "llama", expert_count=8)
+    assert "gemma2.expert_count = 8" in refusal(tmp_path, "gemma2", expert_count=8)
+
+
+def test_experts_that_are_not_stacked_are_named(tmp_path: Path) -> None:
+    """Older files of Mixtral hold each expert by itself."""
+    model = open_gguf(gguf_models.write(tmp_path / "m.gguf", "llama", expert_count=3,
+                                        expert_used_count=2))  # fmt: skip
+    shapes = {"model.layers.0.mlp.experts.down_proj": (3, 64, 96)}
+    with pytest.raises(
+        CompileError, match=r"without a stored tensor: .*experts.down_proj.*blk.\*.ffn_down"
+    ):
+        bind(shapes, model.bindings, model.store, known_unused=model.known_unused)
 
 
 def test_neutral_values_are_accepted(tmp_path: Path) -> None:

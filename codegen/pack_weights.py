@@ -22,6 +22,7 @@ from inferc.ir.types import TensorType
 ALIGNMENT_BYTES = 64
 _TILE_ROWS = 16
 _SLAB_BYTES = 8 << 20
+_RELEASE_BYTES = 128 << 20  # packed since what was read of the stored tensors was last let go
 Progress = Callable[[str, int, int], None]  # name of the tensor, bytes done, bytes in all
 
 
@@ -107,7 +108,10 @@ def _packed_bytes(layout: str, dtype: str, shape: tuple[int, ...]) -> int:
 def packed_slabs(item: PackItem, weights: list[Weight]) -> Iterator[NDArray[np.uint8]]:
     """The bytes of an item, some tiles of rows at a time: tiles stand one after another."""
     if item.layout == "rows":
-        yield weights[0].rows().reshape(-1)
+        table = weights[0].rows()
+        step = max(_SLAB_BYTES // table.shape[1], 1)
+        for start in range(0, table.shape[0], step):
+            yield table[start : start + step].reshape(-1)
     elif item.layout == "vector":
         integers = item.dtype == "i32"
         values = weights[0].array.astype(np.int32) if integers else weights[0].values()
@@ -150,7 +154,8 @@ def write_weights(
 ) -> tuple[int, ...]:
     """Evaluate, pack and write every item; returns the offsets in the file.
 
-    One stored tensor (of stacked experts: one expert) and a slab of its packed form are resident.
+    Of stored tensors as much as `_RELEASE_BYTES` packs is resident, and a slab of the packed form;
+    what is computed from them (joined, cast) is resident as a whole, of stacked experts one expert.
     The file is safetensors: `u8` tensors, each padded to and beginning at a multiple of 64 bytes.
     """
     header, _ = _header(plan)
@@ -158,17 +163,24 @@ def write_weights(
     with path.open("wb") as stream:
         stream.write(header)
         for item in plan.items:
-            written = 0
+            written, released, stored = 0, 0, item.sources(module)
             for slab in _slabs(item, module, read, release):
                 stream.write(slab.data)
                 written += slab.nbytes
+                if written - released > _RELEASE_BYTES:
+                    _release(stored, release)
+                    released = written
             _check_size(item, written)
             stream.write(b"\0" * (_padded(written) - written))
-            for source in item.sources(module):
-                release(source)
+            _release(stored, release)
             done += _padded(item.nbytes)
             progress(item.name, done, total)
     return tensor_offsets(plan)
+
+
+def _release(names: tuple[str, ...], release: Callable[[str], None]) -> None:
+    for name in names:
+        release(name)
 
 
 def tensor_offsets(plan: PackPlan) -> tuple[int, ...]:

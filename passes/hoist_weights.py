@@ -47,11 +47,11 @@ class HoistWeights(Pass):
         for func in step_funcs(module):
             rewriter = context.rewriter(func)
             _drop_casts(func, rewriter, context)
-            weights = _weight_ops(func)
+            weights, params = _weight_ops(func), func.params()
             for op in [op for op in func.ops if op in weights and op.name != "param"]:
                 readers = [u for r in op.results for u in r.users if u not in weights]
                 if readers or any(func.is_result(r) for r in op.results):
-                    _hoist(module, op, weights, names, rewriter)
+                    _hoist(module, op, weights, names, params, rewriter)
                     context.hit("hoist", func)
             _erase_dead(func, rewriter, weights)
 
@@ -123,7 +123,11 @@ def _is_table(op: Op) -> bool:
     return several and all(r.name in ELEMENTWISE for r in readers)
 
 
-def _hoist(module: Module, op: Op, weights: set[Op], names: _Names, rewriter: Rewriter) -> None:
+def _hoist(
+    module: Module, op: Op, weights: set[Op], names: _Names, params: dict[str, Op],
+    rewriter: Rewriter,
+) -> None:  # fmt: skip
+    """Read the expression from a parameter of its own; `params` are the function's by name."""
     rewriter.spend()
     expression = _cone(op)
     operands, pack = outline(expression, list(op.results), {})
@@ -131,9 +135,9 @@ def _hoist(module: Module, op: Op, weights: set[Op], names: _Names, rewriter: Re
     name = names.of(_name(expression), _key(pack))
     pack.name = f"pack/{name}"
     module.add(pack)
-    made = rewriter.func.params().get(name)  # blocks that share weights compute them alike
+    made = params.get(name)  # blocks that share weights compute them alike
     if made is None:
-        made = rewriter.insert_param(name, op.result.type, before=op, of=expression)
+        made = params[name] = rewriter.insert_param(name, op.result.type, before=op, of=expression)
         made.result.hint = op.result.hint
     for use in op.result.uses:
         if use.op not in weights:
@@ -173,9 +177,15 @@ def _name(expression: list[Op]) -> str:
     parts = [name.split(".") for name in sources]
     low = _common(parts)
     high = _common([p[low:][::-1] for p in parts])
-    middle = "-".join(".".join(p[low : len(p) - high]) for p in parts)
+    middle = _listed([".".join(p[low : len(p) - high]) for p in parts])
     joined = [*parts[0][:low], middle, *(parts[0][len(parts[0]) - high :] if high else [])]
     return ".".join(j for j in joined if j)
+
+
+def _listed(words: list[str]) -> str:
+    """All of them, but of counted ones (the experts of a layer) the first and the last."""
+    counted = [str(i) for i in range(len(words))]
+    return f"0-to-{words[-1]}" if len(words) > 4 and words == counted else "-".join(words)
 
 
 def _word(op: Op) -> str:

@@ -114,6 +114,42 @@ def test_slabs_are_the_packed_tensor(dtype: str, k: int, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(joined, packing.pack_pair(dtype, raw[0], raw[1]))
 
 
+def test_slabs_are_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferc.codegen.pack_weights._SLAB_BYTES", 1 << 8)
+    table = np.random.default_rng(0).random((75, 33), np.float32)
+    item = PackItem("w", "rows", "f32", (75, 33), ("w",), table.nbytes)
+    slabs = list(packed_slabs(item, [Weight(TensorType((75, 33), "f32"), table)]))
+    assert len(slabs) > 1
+    np.testing.assert_array_equal(np.concatenate(slabs), table.view(np.uint8).reshape(-1))
+
+
+def test_what_was_read_is_let_go_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor may be larger than memory: its pages go while its packed form is written."""
+    monkeypatch.setattr("inferc.codegen.pack_weights._SLAB_BYTES", 1 << 12)
+    rng, shape = np.random.default_rng(0), (160, 64)
+    stored = {"a": rng.random(shape, np.float32)}
+    m = parse_module(
+        "func @prefill() -> (f32[160, 64]) {\n  %a = param @a : f32[160, 64]\n  return %a\n}\n"
+    )
+    nbytes = packing.packed_bytes("f32", *shape)
+    plan = PackPlan((PackItem("a", "n16", "f32", shape, ("a",), nbytes),), {})
+
+    def write(name: str, release_bytes: int) -> tuple[bytes, list[str]]:
+        monkeypatch.setattr("inferc.codegen.pack_weights._RELEASE_BYTES", release_bytes)
+        released: list[str] = []
+        write_weights(
+            tmp_path / name, plan, m, stored.__getitem__, released.append, lambda *_: None
+        )
+        return (tmp_path / name).read_bytes(), released
+
+    whole, once = write("whole", 1 << 30)
+    parts, often = write("parts", 1 << 13)
+    assert whole == parts
+    assert once == ["a"] and len(often) > 3 and set(often) == {"a"}
+
+
 def written(path: Path, plan: PackPlan, stored: dict[str, np.ndarray]) -> tuple[int, ...]:
     m = parse_module(
         "func @prefill() -> (f32[5], f32[3, 4]) {\n  %a = param @a : f32[5]\n"

@@ -79,21 +79,30 @@ class Reader:
 
     def cache_type(self) -> CacheType:
         """Read what follows `cache[`."""
-        sizes: list[int] = []
+        token, sizes = self.peek, list[int]()
         for _ in range(3):
             sizes.append(self.integer())
             self.next(text=",")
-        dtype = self.next("word")
+        dtype, v_in_k = self.next("word"), False
         options: dict[str, int | None] = {"page": None, "window": None}
         while self.accept(","):
+            if self.peek.text == "v_in_k":
+                v_in_k = bool(self.next("word"))
+                continue
             if self.peek.text not in options:
-                raise self.error(f"expected {' or '.join(options)}, found {self.peek.text!r}")
+                expected = " or ".join([*options, "v_in_k"])
+                raise self.error(f"expected {expected}, found {self.peek.text!r}")
             key = self.next("word")
             self.next(text="=")
             options[key] = self.integer()
         self.next(text="]")
         kv_heads, k_dim, v_dim = sizes
-        return CacheType(kv_heads, k_dim, v_dim, dtype, options["page"], options["window"])
+        try:
+            return CacheType(
+                kv_heads, k_dim, v_dim, dtype, options["page"], options["window"], v_in_k
+            )
+        except ValueError as error:
+            raise self.error(str(error), token) from None
 
     def state_type(self) -> StateType:
         """Read what follows `state[`."""

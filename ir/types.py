@@ -95,7 +95,8 @@ class CacheType:
     """Keys and values of all past tokens of one attention op, in pages.
 
     K of a page is `[kv_heads][k_dim][page_tokens]`, V is `[kv_heads][page_tokens][v_dim]`.
-    `page_tokens` is None until plan-kv has chosen it; `window` is None for full attention.
+    `page_tokens` is None until plan-kv has chosen it; `window` is None for full attention. With
+    `v_in_k` no V is stored: values are the first `v_dim` components of the keys.
     """
 
     kv_heads: int
@@ -104,15 +105,26 @@ class CacheType:
     dtype: str
     page_tokens: int | None = None
     window: int | None = None
+    v_in_k: bool = False
+
+    def __post_init__(self) -> None:
+        if self.v_in_k and self.v_dim > self.k_dim:
+            raise ValueError(f"values of {self.v_dim} are no part of keys of {self.k_dim}")
+
+    @property
+    def stored_v_dim(self) -> int:
+        """Components of a value that are stored beside the key."""
+        return 0 if self.v_in_k else self.v_dim
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token takes in this cache."""
-        return self.kv_heads * (self.k_dim + self.v_dim) * _NUMPY[self.dtype].itemsize
+        return self.kv_heads * (self.k_dim + self.stored_v_dim) * _NUMPY[self.dtype].itemsize
 
     def __str__(self) -> str:
         extra = f", page={self.page_tokens}" if self.page_tokens is not None else ""
         extra += f", window={self.window}" if self.window is not None else ""
+        extra += ", v_in_k" if self.v_in_k else ""
         return f"cache[{self.kv_heads}, {self.k_dim}, {self.v_dim}, {self.dtype}{extra}]"
 
 

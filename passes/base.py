@@ -22,11 +22,12 @@ class Refused:
 
 @dataclass
 class PassLog:
-    """What one run of a pass did: counted hits, bytes saved a step, refusals with reasons."""
+    """What one run of a pass did: counted hits, bytes saved a step, refusals, notes."""
 
     hits: dict[str, int] = field(default_factory=dict)
     bytes_saved: dict[str, Size] = field(default_factory=dict)  # by function: bytes a step
     refused: list[Refused] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)  # choices in words, counted
 
 
 @dataclass
@@ -47,6 +48,10 @@ class PassContext:
         self.log.hits[pattern] = self.log.hits.get(pattern, 0) + 1
         if func is not None and not (isinstance(bytes_saved, int) and bytes_saved == 0):
             self.log.bytes_saved[func.name] = self.log.bytes_saved.get(func.name, 0) + bytes_saved
+
+    def note(self, choice: str) -> None:
+        """Record what was chosen, and on what grounds, where a hit alone does not say it."""
+        self.log.notes[choice] = self.log.notes.get(choice, 0) + 1
 
     def refuse(self, pattern: str, op: Op, reason: str) -> None:
         """Record that a pattern was not applied at `op`."""

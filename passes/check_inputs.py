@@ -12,6 +12,7 @@ import numpy as np
 from inferc.errors import CompileError
 from inferc.ir.core import Func, Module, Op
 from inferc.ir.interp import run
+from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.types import CacheType, Memory, TensorType, Type, numpy_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -152,6 +153,8 @@ class PagedBatch:
         # Not-a-number in unwritten slots: reading one spoils the logits.
         k = (pages, type_.kv_heads, type_.k_dim, self.page_tokens)
         v = (pages, type_.kv_heads, self.page_tokens, type_.v_dim)
+        if type_.v_in_k:
+            return pools_of_keys(np.full(k, np.nan, dtype), type_.v_dim)
         return np.full(k, np.nan, dtype), np.full(v, np.nan, dtype)
 
     def inputs(self, func: Func, rows: Sequence[int], new: Sequence[int]) -> list[Any]:

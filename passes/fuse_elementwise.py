@@ -34,6 +34,8 @@ _KINDS = {
     "nn.rope_table": "rope_table",
     "serve.paged_attention": "attention",
     "serve.kv_append": "rope_append",
+    "serve.k_append": "latent_append",
+    "nn.head_linear": "head_linear",
     **dict.fromkeys(SERVED, "state"),
     **dict.fromkeys(NORMS, "norm"),
 }

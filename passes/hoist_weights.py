@@ -28,6 +28,7 @@ from inferc.passes.rebuild import step_funcs
 # Operands that may be of any stored type, so that a widening cast in front of them is void.
 _ANY_TYPE = {
     "core.linear": (1, 2),
+    "nn.head_linear": (1,),
     "core.embedding": (0,),
     "nn.rms_norm": (1,),
     "nn.layer_norm": (1, 2),

@@ -26,7 +26,7 @@ from inferc.passes.fusion import bytes_moved
 from inferc.passes.rebuild import step_funcs, substitute_attr
 from inferc.passes.step_arguments import L, step_argument
 
-_MIXING = ("serve.kv_append", "serve.paged_attention", *SERVED)
+_MIXING = ("serve.kv_append", "serve.k_append", "serve.paged_attention", *SERVED)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class _Runner:
         record = PassRecord(
             index, format_pass(pass_), round(ms, 3), before.hash != self.state.hash,
             before.ops, self.state.ops, before.bytes, self.state.bytes, context.fuel.used,
-            dict(context.log.hits), saved, tuple(context.log.refused),
+            dict(context.log.hits), saved, tuple(context.log.refused), dict(context.log.notes),
         )  # fmt: skip
         return record, stopped
 

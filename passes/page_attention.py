@@ -5,8 +5,9 @@
                                    ->   %a = serve.paged_attention(%q, %kv, %positions, ..) {..}
 ```
 
-One cache per pair (k, v) of values: attention ops that read the same pair share a cache. Caches are
-arguments and results of the function. Does not fire for attention that is not causal or has a mask
+One cache per pair (k, v) of values: attention ops that read the same pair share a cache. Where the
+values are the first components of the keys they are not stored a second time. Caches are arguments
+and results of the function. Does not fire for attention that is not causal or has a mask
 of its own: the token-parallel analysis refuses such a graph by name.
 """
 
@@ -75,13 +76,19 @@ class _Paging:
             self.step["context_lengths"], self.step["block_tables"], *op.operands[3:], before=op,
             of=op.loc, hint=op.result.hint, **attrs,
         ).result  # fmt: skip
+        values = self.pair[op][1]
         replace_by_rows(self.rewriter, op, attended)
+        if values.producer in self.func.ops and not values.uses and in_keys(*self.pair[op]):
+            self.rewriter.erase(values.producer)
 
     def append(self, op: Op) -> Value:
-        k, v = (unbatched(self.rewriter, op, operand) for operand in op.operands[1:3])
+        name, stored = "serve.kv_append", op.operands[1:3]
+        if in_keys(*self.pair[op]):
+            name, stored = "serve.k_append", op.operands[1:2]
+        rows = [unbatched(self.rewriter, op, operand) for operand in stored]
         cache = self.func.add_arg(f"kv_{len(self.appended)}", self.cache_type(op))
         made = self.rewriter.insert(
-            "serve.kv_append", cache, k, v, self.step["slots"], before=op, of=op.loc, hint="kv"
+            name, cache, *rows, self.step["slots"], before=op, of=op.loc, hint="kv"
         )
         self.appended[self.pair[op]] = made.result
         return made.result
@@ -91,4 +98,14 @@ class _Paging:
         assert isinstance(heads, int) and isinstance(k_dim, int) and isinstance(v_dim, int)
         windows = [w for w in self.windows[self.pair[op]] if w is not None]
         whole = len(windows) < len(self.windows[self.pair[op]])
-        return CacheType(heads, k_dim, v_dim, "f32", window=None if whole else max(windows))
+        window = None if whole else max(windows)
+        return CacheType(heads, k_dim, v_dim, "f32", None, window, in_keys(*self.pair[op]))
+
+
+def in_keys(k: Value, v: Value) -> bool:
+    """Whether the values are the first components of the keys."""
+    part = v.producer
+    if part is None or part.name != "core.slice" or part.operands[0] is not k:
+        return False
+    is_last = part.attrs["axis"] in (-1, len(shape_of(k)) - 1)
+    return is_last and part.attrs["start"] == 0 and part.attrs["step"] == 1

@@ -57,6 +57,7 @@ PHASES = (
         "serve",
         (
             "flatten-tokens",
+            "latent-attention",
             "page-attention",
             "state-ops",
             "last-token-logits",

@@ -32,6 +32,7 @@ class PassRecord:
         hits: applications by pattern.
         bytes_saved: what the pass claims to save, by function, at `DECODE` or `PREFILL`.
         refused: places where a pattern was not applied, with reasons.
+        notes: what was chosen and why, with how often.
     """
 
     index: int
@@ -46,6 +47,7 @@ class PassRecord:
     hits: Mapping[str, int] = field(default_factory=dict)
     bytes_saved: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, in the order of the fields."""

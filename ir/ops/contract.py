@@ -59,6 +59,45 @@ register(
 )
 
 
+def _infer_head_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    dims = Dims("nn.head_linear")
+    x = dims.match("x", types[0], "..", "H", "K")
+    dims.match("w", types[1], "H", "N", "K")
+    if x.dtype not in ("f32", "f64"):
+        raise TypeMismatch(f"nn.head_linear: x must be f32, found {x}")
+    return (TensorType((*x.shape[:-1], dims["N"]), x.dtype),)
+
+
+def _head_linear(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    y: np.ndarray = np.einsum("...hk,hnk->...hn", x, w.astype(x.dtype, copy=False), optimize=True)
+    return y
+
+
+register(
+    Card(
+        "nn.head_linear",
+        "Every head of x times the transpose of its own matrix. w may be of any stored type.",
+        ("x: [.., H, K]", "w: [H, N, K]"),
+        _infer_head_linear,
+        _head_linear,
+        flops=lambda types, attrs: _linear_flops((types[0], _rows_of_one(types[1])), attrs),
+        samples=(
+            Sample((TensorType((2, 3, 4, 8), "f32"), TensorType((4, 5, 8), "f32"))),
+            Sample((TensorType((3, 2, 32), "f32"), TensorType((2, 5, 32), "q4_1"))),
+        ),
+        refused=(
+            BadSample((TensorType((3, 4, 8), "f32"), TensorType((2, 5, 8), "f32")), {}, "dim H"),
+            BadSample((TensorType((3, 2, 8), "f32"), TensorType((2, 5, 7), "f32")), {}, "dim K"),
+        ),
+    )
+)
+
+
+def _rows_of_one(w: Type) -> TensorType:
+    assert isinstance(w, TensorType)
+    return w.with_shape(w.shape[1:])
+
+
 def _infer_matmul(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     a, b = tensor_of("core.matmul", "a", types[0]), tensor_of("core.matmul", "b", types[1])
     if a.rank < 2 or b.rank < 2:

@@ -26,6 +26,8 @@ def _infer_append(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     dims.bind("kv", "G", cache.kv_heads)
     dims.bind("kv", "D", cache.k_dim)
     dims.bind("kv", "E", cache.v_dim)
+    if cache.v_in_k:
+        raise TypeMismatch(f"serve.kv_append: {cache} stores no values; use serve.k_append")
     dims.match("k", types[1], "T", "G", "D")
     dims.match("v", types[2], "T", "G", "E")
     dims.match("slots", types[3], "T")
@@ -51,7 +53,33 @@ def _append_writes(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
     return (k.shape[0] * cache.bytes_per_token,)
 
 
+def _infer_append_keys(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
+    op = "serve.k_append"
+    cache, dims = _cache(op, types[0]), Dims(op)
+    if not cache.v_in_k:
+        raise TypeMismatch(f"{op}: expected a cache whose values are in its keys, found {cache}")
+    dims.bind("kv", "G", cache.kv_heads)
+    dims.bind("kv", "D", cache.k_dim)
+    dims.match("k", types[1], "T", "G", "D")
+    dims.match("slots", types[2], "T")
+    return (cache,)
+
+
+def _append_keys(kv: CacheArrays, k: np.ndarray, slots: np.ndarray) -> CacheArrays:
+    keys = kv[0].copy()
+    for t, slot in enumerate(slots):
+        page, offset = divmod(int(slot), keys.shape[-1])
+        keys[page, :, :, offset] = k[t]
+    return pools_of_keys(keys, kv[1].shape[-1])
+
+
+def pools_of_keys(keys: np.ndarray, v_dim: int) -> CacheArrays:
+    """The pools of a cache with values in its keys: V is a view of K, nothing is stored twice."""
+    return keys, keys[:, :, :v_dim].swapaxes(2, 3)
+
+
 _CACHE = CacheType(2, 8, 6, "f32", 4)
+_LATENT = CacheType(2, 8, 6, "f32", 4, v_in_k=True)
 _NEW = (TensorType((3, 2, 8), "f32"), TensorType((3, 2, 6), "f32"), TensorType((3,), "i32"))
 register(
     Card(
@@ -67,6 +95,24 @@ register(
         refused=(
             BadSample((_NEW[0], *_NEW), {}, "expected a cache"),
             BadSample((_CACHE, _NEW[1], *_NEW[1:]), {}, "dim D is 8"),
+            BadSample((_LATENT, *_NEW), {}, "stores no values"),
+        ),
+    )
+)
+register(
+    Card(
+        "serve.k_append",
+        "The cache with K of the new tokens written to their slots; values are parts of keys.",
+        ("kv: cache", "k: [T, G, D]", "slots: [T]"),
+        _infer_append_keys,
+        _append_keys,
+        reads=_append_reads,
+        writes=_append_writes,
+        stateful=True,
+        samples=(Sample((_LATENT, _NEW[0], _NEW[2]), values={2: (5, 2, 0)}),),
+        refused=(
+            BadSample((_CACHE, _NEW[0], _NEW[2]), {}, "values are in its keys"),
+            BadSample((_LATENT, _NEW[1], _NEW[2]), {}, "dim D is 8"),
         ),
     )
 )
@@ -187,6 +233,7 @@ register(
                 )
             ),
             Sample((*_PAGED, TensorType((4,), "f32")), {"scale": 0.35}, _PAGED_VALUES),
+            Sample((_PAGED[0], _LATENT, *_PAGED[2:]), {"scale": 0.35}, _PAGED_VALUES),
         ),
         refused=(
             BadSample(

@@ -19,7 +19,9 @@ from inferc.ir.ops.recurrent import SERVED, WHOLE
 from inferc.ir.types import TensorType
 from inferc.passes.match import attention_mask
 
-MIXING = frozenset({"nn.attention", "serve.paged_attention", "serve.kv_append", *WHOLE, *SERVED})
+MIXING = frozenset(
+    {"nn.attention", "serve.paged_attention", "serve.kv_append", "serve.k_append", *WHOLE, *SERVED}
+)
 Axes = tuple[int, ...]
 """Token axes of a value: one axis a symbol of `ids` in that order, or one axis for their product.
 Empty: the value is the same for all tokens."""
@@ -169,6 +171,12 @@ class _Rules:
             raise _Mixes("it works along the token axis")
         return axes[0]
 
+    def head_rows(self, op: Op, axes: Sequence[Axes]) -> Axes:
+        """Ops over the last axis, with weights of their own along the axis before it."""
+        if len(shape_of(op.operands[0])) - 2 in axes[0]:
+            raise _Mixes("its heads are tokens")
+        return self.rows(op, axes)
+
     def alike(self, op: Op, axes: Sequence[Axes]) -> Axes:
         """Ops over the last axis of several values, row by row."""
         last = len(shape_of(op.operands[0])) - 1
@@ -275,6 +283,7 @@ _RULES: dict[str, _Rule] = {
     "core.slice": _Rules.along,
     "core.concat": _Rules.along,
     "core.linear": _Rules.rows,
+    "nn.head_linear": _Rules.head_rows,
     "nn.rms_norm": _Rules.rows,
     "nn.layer_norm": _Rules.rows,
     "core.topk": _Rules.alike,
@@ -292,5 +301,6 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(WHOLE, _Rules.recurrent),
     **dict.fromkeys(SERVED, _Rules.stateful),
     "serve.kv_append": _Rules.stateful,
+    "serve.k_append": _Rules.stateful,
     "serve.paged_attention": _Rules.stateful,
 }

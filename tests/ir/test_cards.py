@@ -11,6 +11,7 @@ import pytest
 from inferc.ir.card import CARDS, BadSample, Card, Sample, TypeMismatch, card, register
 from inferc.ir.core import Builder, Func, Op, Value
 from inferc.ir.interp import run
+from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.location import ModuleLoc
 from inferc.ir.parse import parse_func
 from inferc.ir.text import print_func, structural_hash
@@ -41,6 +42,8 @@ def array(type_: Type, rng: np.random.Generator, *, positive: bool) -> Any:
     if isinstance(type_, CacheType):
         page = type_.page_tokens or 4
         k = rng.standard_normal((3, type_.kv_heads, type_.k_dim, page))
+        if type_.v_in_k:
+            return pools_of_keys(k, type_.v_dim)
         return k, rng.standard_normal((3, type_.kv_heads, page, type_.v_dim))
     if isinstance(type_, StateType):
         return rng.standard_normal((3, *type_.shape))

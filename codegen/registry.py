@@ -6,6 +6,8 @@ from inferc.codegen.group import Group
 from inferc.codegen.kernel import KernelDef, KernelOptions, Refusal
 from inferc.codegen.kernels.attention import ATTENTION
 from inferc.codegen.kernels.experts import EXPERTS
+from inferc.codegen.kernels.head_linear import HEAD_LINEAR
+from inferc.codegen.kernels.latent_append import LATENT_APPEND
 from inferc.codegen.kernels.linear import GLU_LINEAR, LINEAR
 from inferc.codegen.kernels.plain_row import PLAIN_ROW
 from inferc.codegen.kernels.rope_append import ROPE_APPEND
@@ -19,7 +21,7 @@ from inferc.ir.text import print_func
 
 KERNELS: tuple[KernelDef, ...] = (
     LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, TAKE, STATE,
-    EXPERTS, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
+    EXPERTS, HEAD_LINEAR, LATENT_APPEND, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 _BY_NAME = {definition.name: definition for definition in KERNELS}
 

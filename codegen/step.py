@@ -94,8 +94,8 @@ def row_count(group: Group) -> Size:
     for result in group.op.results:
         if isinstance(result.type, TensorType):
             return result.type.shape[0]
-    slots = group.ops("serve.kv_append")[0].operands[3]
-    return tensor(group.operand(slots)).shape[0]
+    append = next(op for op in group.body.ops if op.card.stateful)
+    return tensor(group.operand(append.operands[-1])).shape[0]
 
 
 @dataclass

@@ -71,6 +71,7 @@ PHASES = (
             "merge-projections",
             "hoist-weights",
             "fuse-rope-kv-append",
+            "fuse-latent",
             "fuse-routing",
             "fuse-activation",
             "fuse-epilogue",

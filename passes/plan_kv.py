@@ -85,6 +85,7 @@ class CachePlan:
     kv_heads: int
     k_dim: int
     v_dim: int
+    v_in_k: bool
     window_tokens: int | None
     bytes_per_token: int
 
@@ -124,8 +125,10 @@ def kv_plan(func: Func) -> KvPlan:
         if isinstance(arg.type, CacheType):
             t = arg.type
             caches.append(
-                CachePlan(arg.hint, t.kv_heads, t.k_dim, t.v_dim, t.window, t.bytes_per_token)
-            )
+                CachePlan(
+                    arg.hint, t.kv_heads, t.k_dim, t.v_dim, t.v_in_k, t.window, t.bytes_per_token
+                )
+            )  # fmt: skip
             pages.add(t.page_tokens)
             dtypes.add(t.dtype)
     if not caches:

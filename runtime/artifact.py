@@ -71,13 +71,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One paged cache (usually a layer's). `window_tokens` is None for full attention."""
+    """One paged cache (usually a layer's). `window_tokens` is None for full attention.
+
+    With `v_in_k` the values are the first `v_dim` components of the keys, and not stored.
+    """
 
     name: str
     kv_heads: int
     k_dim: int
     v_dim: int
     window_tokens: int | None
+    v_in_k: bool = False
 
 
 @dataclass(frozen=True)

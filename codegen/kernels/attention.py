@@ -38,6 +38,7 @@ class AttentionParams:
     kv_heads: int
     k_dim: int
     v_dim: int
+    v_in_k: bool
     page_tokens: int
     scale: str
     softcap: str
@@ -86,7 +87,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> AttentionParams:
     assert cache.page_tokens is not None
     return AttentionParams(
         name, _phase(group), ELEMENTS[cache.dtype], _heads(group), cache.kv_heads, cache.k_dim,
-        cache.v_dim, cache.page_tokens, literal(float_attr(op, "scale")),
+        cache.v_dim, cache.v_in_k, cache.page_tokens, literal(float_attr(op, "scale")),
         literal(0.0 if op.attrs["softcap"] is None else float_attr(op, "softcap")),
         0 if op.attrs["window"] is None else int_attr(op, "window"),
         0 if op.attrs["chunk"] is None else int_attr(op, "chunk"),
@@ -109,7 +110,7 @@ def _scratch(group: Group, options: KernelOptions) -> Scratch:
     cache = cache_type(_attention(group).operands[1])
     return Scratch(
         shared=f"attention_scratch_bytes({_heads(group)}, {cache.kv_heads}, {cache.k_dim}, "
-        f"{cache.v_dim}, kTablePages * {cache.page_tokens}, workers)"
+        f"{cache.v_dim}, kTablePages * {cache.page_tokens}, workers, {str(cache.v_in_k).lower()})"
     )
 
 

@@ -118,21 +118,31 @@ class CpuExecutor:
 
 
 def _allocate_pools(kv: KvPlan, pages: int) -> tuple[Bytes, ...]:
-    """K and V pool of each cache, in the order of the step's `caches` argument."""
+    """K and V pool of each cache, in the order of the step's `caches` argument.
+
+    Of a cache with its values in its keys both are the same.
+    """
     item_bytes = _DTYPE_BYTES.get(kv.dtype)
     if item_bytes is None:
         raise ArtifactError(
             f"manifest.json: kv.dtype: expected one of {', '.join(_DTYPE_BYTES)},"
             f" found '{kv.dtype}'."
         )
-    vectors = [(cache.kv_heads, dim) for cache in kv.caches for dim in (cache.k_dim, cache.v_dim)]
-    page_bytes = [heads * dim * kv.page_tokens * item_bytes for heads, dim in vectors]
-    if sum(page_bytes) != kv.page_bytes:
+    unit = kv.page_tokens * item_bytes
+    sizes = [(c.kv_heads * c.k_dim * unit, c.kv_heads * c.v_dim * unit) for c in kv.caches]
+    expected = sum(
+        k if cache.v_in_k else k + v for cache, (k, v) in zip(kv.caches, sizes, strict=True)
+    )
+    if expected != kv.page_bytes:
         raise ArtifactError(
-            f"manifest.json: kv.page_bytes: expected {sum(page_bytes)} from the caches listed,"
+            f"manifest.json: kv.page_bytes: expected {expected} from the caches listed,"
             f" found {kv.page_bytes}; compile the model again."
         )
-    return tuple(allocate(pages * nbytes, "the KV pages") for nbytes in page_bytes)
+    pools: list[Bytes] = []
+    for cache, (k, v) in zip(kv.caches, sizes, strict=True):
+        keys = allocate(pages * k, "the KV pages")
+        pools += [keys, keys if cache.v_in_k else allocate(pages * v, "the KV pages")]
+    return tuple(pools)
 
 
 def _allocate_states(states: tuple[StateEntry, ...], slots: int) -> tuple[Bytes, ...]:

@@ -20,6 +20,7 @@ from inferc.ir.blocks import FORMATS, dequantize
 from inferc.ir.blocks_encode import random_blocks
 from inferc.ir.core import Module
 from inferc.ir.interp import run
+from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.types import CacheType, TensorType, numpy_dtype
 from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
@@ -171,7 +172,7 @@ class Compiled:
                 k, v = (
                     aligned(n).view(dtype).reshape(s) for n, s in zip(sizes, shapes, strict=True)
                 )
-                self.pools.append((k, v))
+                self.pools.append(pools_of_keys(k, t.v_dim) if t.v_in_k else (k, v))
         flat = [p.ctypes.data for pair in self.pools for p in pair]
         self.cache_pointers = (ctypes.c_void_p * len(flat))(*flat)
 

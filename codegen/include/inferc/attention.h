@@ -17,7 +17,7 @@ struct AttentionArgs {
     float *out;  // [tokens][heads * v_dim]
     int64_t out_stride;
     const void *k_pool;  // [page][kv_head][k_dim][page_tokens]
-    const void *v_pool;  // [page][kv_head][page_tokens][v_dim]
+    const void *v_pool;  // [page][kv_head][page_tokens][v_dim]; nullptr: the first v_dim of a key
     const int32_t *positions, *sequence_starts, *context_lengths, *block_tables;
     int32_t tokens, sequences, table_stride;
     int32_t heads, kv_heads, k_dim, v_dim;
@@ -35,8 +35,9 @@ struct AttentionArgs {
 // ---- scratch
 // ------------------------------------------------------------------------------------------
 
-INFERC_INLINE int64_t attention_worker_bytes(int64_t k_dim, int64_t v_dim) {
+INFERC_INLINE int64_t attention_worker_bytes(int64_t k_dim, int64_t v_dim, bool v_in_k) {
     int64_t floats = kTileQueryRows * (k_dim + kMaxPageTokens + 2 * round_up(v_dim, 16));
+    if (v_in_k) floats += kMaxPageTokens * v_dim;
     return round_up(floats * 4, 64);
 }
 
@@ -45,13 +46,18 @@ INFERC_INLINE int64_t attention_partial_floats(int64_t v_dim) { return round_up(
 
 // For all workers together.
 INFERC_INLINE size_t attention_scratch_bytes(int heads, int kv_heads, int k_dim, int v_dim,
-                                             int64_t context_tokens, int workers) {
+                                             int64_t context_tokens, int workers,
+                                             bool v_in_k = false) {
     int64_t partials = 0;
     if (workers > 1 && context_tokens > kPartitionTokens)
         partials =
             4 * workers * int64_t(heads / kv_heads) * ceil_div(context_tokens, kPartitionTokens);
-    return size_t(workers * attention_worker_bytes(k_dim, v_dim) +
+    return size_t(workers * attention_worker_bytes(k_dim, v_dim, v_in_k) +
                   partials * attention_partial_floats(v_dim) * 4);
+}
+
+INFERC_INLINE int64_t attention_worker_bytes(const AttentionArgs &a) {
+    return attention_worker_bytes(a.k_dim, a.v_dim, a.v_pool == nullptr);
 }
 
 // ---- items
@@ -77,7 +83,7 @@ INFERC_INLINE AttentionPlan attention_plan(const AttentionArgs &a, int workers) 
     int64_t longest = 0;
     for (int r = 0; r < a.sequences; r++) longest = max_of(longest, a.context_lengths[r]);
     int64_t partitions = ceil_div(longest, kPartitionTokens);
-    int64_t need = workers * attention_worker_bytes(a.k_dim, a.v_dim) +
+    int64_t need = workers * attention_worker_bytes(a) +
                    a.sequences * a.heads * partitions * attention_partial_floats(a.v_dim) * 4;
     if (partitions > 1 && need <= a.scratch_bytes) plan.partitions = partitions;
     return plan;
@@ -103,7 +109,7 @@ INFERC_INLINE float *attention_partial(const AttentionArgs &a, const AttentionPl
                                        int workers, int64_t token, int64_t head,
                                        int64_t partition) {
     float *base =
-        (float *)((uint8_t *)a.scratch + workers * attention_worker_bytes(a.k_dim, a.v_dim));
+        (float *)((uint8_t *)a.scratch + workers * attention_worker_bytes(a));
     return base + ((token * a.heads + head) * plan.partitions + partition) *
                       attention_partial_floats(a.v_dim);
 }
@@ -141,7 +147,7 @@ INFERC_INLINE void reset(SoftmaxState &state, int rows, int64_t stride) {
 INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &item, int worker) {
     QueryTile tile;
     float *mine =
-        (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+        (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a));
     tile.k_dim = a.k_dim, tile.v_dim = a.v_dim, tile.out_stride = round_up(a.v_dim, 16);
     tile.page_tokens = a.page_tokens;
     tile.scale = a.scale, tile.softcap = a.softcap;
@@ -150,6 +156,7 @@ INFERC_INLINE QueryTile query_tile(const AttentionArgs &a, const AttentionItem &
     tile.scores = mine + kTileQueryRows * tile.k_dim;
     tile.part.out = tile.scores + kTileQueryRows * kMaxPageTokens;
     tile.total.out = tile.part.out + kTileQueryRows * tile.out_stride;
+    tile.values = a.v_pool ? nullptr : tile.total.out + kTileQueryRows * tile.out_stride;
     return tile;
 }
 
@@ -158,7 +165,7 @@ INFERC_INLINE Page<KV> page_at(const AttentionArgs &a, const AttentionItem &item
     const int32_t *table = a.block_tables + int64_t(item.sequence) * a.table_stride;
     int64_t head = int64_t(table[base / a.page_tokens]) * a.kv_heads + item.kv_head;
     return {(const KV *)a.k_pool + head * a.k_dim * a.page_tokens,
-            (const KV *)a.v_pool + head * a.page_tokens * a.v_dim};
+            a.v_pool ? (const KV *)a.v_pool + head * a.page_tokens * a.v_dim : nullptr};
 }
 
 // Walks the pages of one partition, key positions [begin, end).
@@ -291,7 +298,7 @@ INFERC_NOINLINE void attention_merge(const AttentionArgs &a, int worker, int wor
         int64_t token = row / a.heads, head = row % a.heads, position = a.positions[token];
         float maximum = -__builtin_inff(), sum = 0.0f;
         float *out =
-            (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a.k_dim, a.v_dim));
+            (float *)((uint8_t *)a.scratch + worker * attention_worker_bytes(a));
         memset(out, 0, size_t(width) * 4);
         for (int64_t p = first_page_token(a, position) / kPartitionTokens;
              p <= position / kPartitionTokens; p++) {

@@ -6,6 +6,7 @@
 // position.
 #pragma once
 
+#include "transpose.h"
 #include "vmath.h"
 
 namespace inferc {
@@ -33,6 +34,7 @@ struct QueryTile {
     bool sloped;                       // false: no slopes
     const float *q;                    // groups of rows side by side, see row_group()
     float *scores;                     // [row][page_tokens]
+    float *values;  // [page_tokens][v_dim] of the page, turned, where they lie in its keys; or nullptr
     SoftmaxState part, total;
 };
 
@@ -219,7 +221,12 @@ INFERC_INLINE void attend_page(QueryTile &tile, Page<KV> page, Page<KV> next, in
             factor[i] = scaled[i - row];
         }
     }
-    page_mix(tile, page.v, next.v, visible, factor);
+    if (tile.values) {
+        transpose_rows(page.k, tile.v_dim, tile.page_tokens, tile.values);
+        page_mix<float>(tile, tile.values, tile.values, visible, factor);
+    } else {
+        page_mix(tile, page.v, next.v, visible, factor);
+    }
 }
 
 // (maximum, sum, out) of a row joined with those of the next partition.

@@ -1,0 +1,124 @@
+"""A matrix product for each head, and the rows that stand behind its result in each head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferc.codegen.group import Group, static_size, tensor, through_reshape
+from inferc.codegen.kernel import (
+    Answer,
+    KernelDef,
+    KernelOptions,
+    Ok,
+    Refusal,
+    Scratch,
+    WeightUse,
+)
+from inferc.codegen.kernels.linear import math_type
+from inferc.codegen.operand_rows import Unfit, operand_rows
+from inferc.codegen.packing import FORMATS
+from inferc.ir.core import Op, Value
+
+_INSIDE = {"core.slice", "core.reshape", "core.concat", "nn.head_linear"}
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Heads of an argument's rows: element offset, stride of rows, stride of heads."""
+
+    index: int
+    offset: int
+    stride: int
+    head_stride: int
+    width: int
+
+
+@dataclass(frozen=True)
+class HeadLinearParams:
+    """Variables of `head_linear.cpp.j2`; indices are of the kernel's arguments."""
+
+    name: str
+    weight: str
+    math: str
+    heads: int
+    n: int
+    k: int
+    x: HeadRows
+    w: int
+    beside: HeadRows | None
+    y: int
+
+
+def head_rows(value: Value) -> HeadRows:
+    """Walk back from heads `[T, H, D]` to the rows of an argument. Raises Unfit."""
+    width = head_stride = static_size(value, 2)
+    offset, op = 0, value.producer
+    if op is not None and op.name == "core.slice" and op.attrs["axis"] in (2, -1):
+        start = op.attrs["start"]
+        if op.attrs["step"] != 1 or not isinstance(start, int):
+            raise Unfit("a slice of heads with a step")
+        value = op.operands[0]
+        offset, head_stride = start, static_size(value, 2)
+    rows = operand_rows(value)
+    return HeadRows(rows.index, rows.offset + offset, rows.stride, head_stride, width)
+
+
+def _product(group: Group) -> Op:
+    return group.ops("nn.head_linear")[0]
+
+
+def _params(group: Group, options: KernelOptions, name: str) -> HeadLinearParams:
+    strange = [op.name for op in group.body.ops if op.name not in _INSIDE]
+    if strange:
+        raise Unfit(f"{strange[0]} beside the product")
+    product = _product(group)
+    x, w = product.operands
+    if w.producer is not None or not group.is_weight(w) or tensor(w).dtype not in FORMATS:
+        raise Unfit(f"the matrices %{w.hint}: {w.type} are no packed parameter")
+    if tensor(x).rank != 3 or len(group.body.results) != 1:
+        raise Unfit(f"heads of {x.type}, {len(group.body.results)} results")
+    heads, n, k = (static_size(w, i) for i in range(3))
+    dtype = tensor(w).dtype
+    return HeadLinearParams(
+        name, dtype.upper(), math_type(dtype, options), heads, n, k, head_rows(x), w.index,
+        _beside(group.body.results[0], product), len(group.op.operands),
+    )  # fmt: skip
+
+
+def _beside(result: Value, product: Op) -> HeadRows | None:
+    """What is joined behind each head of the product; None if nothing is."""
+    result = through_reshape(result)
+    if result is product.result:
+        return None
+    joined = result.producer
+    if joined is None or joined.name != "core.concat" or len(joined.operands) != 2:
+        raise Unfit("a result other than the product, alone or with rows behind each head")
+    if joined.attrs["axis"] not in (2, -1) or joined.operands[0] is not product.result:
+        raise Unfit("the product is not the first part of each head")
+    return head_rows(joined.operands[1])
+
+
+def _supports(group: Group, options: KernelOptions) -> Answer:
+    try:
+        _params(group, options, "probe")
+    except Unfit as error:
+        return Refusal(str(error))
+    return Ok()
+
+
+def _scratch(group: Group, options: KernelOptions) -> Scratch:
+    k = static_size(_product(group).operands[1], 2)
+    return Scratch(per_worker=f"matmul_scratch_bytes(kStepTokens, {k})")
+
+
+HEAD_LINEAR = KernelDef(
+    name="head_linear",
+    summary="a matrix product for each head, packed weights",
+    priority=10,
+    matches=lambda group: len(group.ops("nn.head_linear")) == 1,
+    supports=_supports,
+    params=_params,
+    template="head_linear.cpp.j2",
+    weights=lambda group: (WeightUse("experts", (_product(group).operands[1].index,)),),
+    scratch=_scratch,
+)

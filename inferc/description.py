@@ -55,12 +55,14 @@ def manifest(model: ImportedModel, lowered: Lowered) -> Manifest:
         memory=MemoryPlan(generated.memory.arena_bytes, generated.weights.weights_bytes),
         weights=PackedWeights(WEIGHTS_FILE, _tensors(model, lowered)),
         states=_states(model.module.funcs["prefill"]),
+        required=("kv.caches.v_in_k",) if any(c.v_in_k for c in planned.caches) else (),
     )
 
 
 def _kv(planned: PlannedKv) -> KvPlan:
     caches = tuple(
-        CacheEntry(c.name, c.kv_heads, c.k_dim, c.v_dim, c.window_tokens) for c in planned.caches
+        CacheEntry(c.name, c.kv_heads, c.k_dim, c.v_dim, c.window_tokens, c.v_in_k)
+        for c in planned.caches
     )
     return KvPlan(
         planned.page_tokens, planned.dtype, planned.bytes_per_token, planned.page_bytes, caches

@@ -39,10 +39,30 @@ def region(value: Value) -> Region | None:
     if count is None:
         return None
     op = made_by(value, "core.slice")
-    if op is None or axis_attr(op) != tensor(value).rank - 1:
+    if op is None:
+        return _column(value, count) or Region(value, 0, count)
+    if axis_attr(op) != tensor(value).rank - 1:
         return Region(value, 0, count)
     start, step = size_attr(op, "start"), int_attr(op, "step")
     return Region(op.operands[0], start, count, step) if isinstance(start, int) else None
+
+
+def _column(value: Value, count: int) -> Region | None:
+    """One of the two columns of a last axis that was unfolded to pairs: every other element."""
+    flat = made_by(value, "core.reshape")
+    part = made_by(flat.operands[0], "core.slice") if flat is not None else None
+    pairs = made_by(part.operands[0], "core.reshape") if part is not None else None
+    if part is None or pairs is None or axis_attr(part) != tensor(part.result).rank - 1:
+        return None
+    shape, base = tensor(pairs.result).shape, pairs.operands[0]
+    start, kept = size_attr(part, "start"), tensor(value).shape[:-1]
+    unfolded = shape[-2:] == (count, 2) and last_size(base) == 2 * count
+    same_lead = same_but_units(shape[:-2], tensor(base).shape[:-1]) and same_but_units(
+        kept, tensor(base).shape[:-1]
+    )
+    if not unfolded or not same_lead or tensor(part.result).shape[-1] != 1:
+        return None
+    return Region(base, start, count, 2) if isinstance(start, int) else None
 
 
 def joined_region(first: Region | None, second: Region | None, pairing: Pairing) -> Region | None:

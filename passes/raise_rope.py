@@ -14,7 +14,7 @@ joined (tables of half the width), either with the rotation in the other directi
 before or after cos and sin, scaled or not. A rotation of the first dims joined with the untouched
 rest is one partial rotation.
 
-Not raised: heads that are not next to the last axis, tables laid out for the other pairing, cos and
+Not raised: heads that are not next to the last axis (unless there is only one), tables laid out for the other pairing, cos and
 sin of different angles or factors.
 """
 
@@ -23,9 +23,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inferc.ir.core import Func, Module, Op, Value
+from inferc.ir.dims import Size
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.driver import Edit, Pattern, apply_patterns, has_one_use, pattern
-from inferc.passes.match import axis_attr, made_by, same_but_lead, tensor
+from inferc.passes.match import axis_attr, made_by, same_but_lead, same_shape, tensor
 from inferc.passes.match_rope import (
     Pairing,
     Region,
@@ -35,6 +36,7 @@ from inferc.passes.match_rope import (
     joined_region,
     last_size,
     region,
+    same_but_units,
     table,
 )
 
@@ -138,7 +140,9 @@ class _Tables:
         made = self._table(cos.angle, source, scale, direction, edit)
         edit.covers(rotation.cos.product, rotation.sin.product)
         x = _head(rotation, edit)
-        return edit.op("nn.rope", x, *made.results, pairing=rotation.pairing)
+        x = _viewed(x, _seated(rotation), edit)
+        turned = edit.op("nn.rope", x, *made.results, pairing=rotation.pairing)
+        return _viewed(turned, tensor(edit.root.result).shape, edit)
 
     def _table(
         self, angle: Value, source: tuple[Value, Value], scale: float, direction: float, edit: Edit
@@ -229,6 +233,23 @@ def _taken(part: Region, edit: Edit) -> Value:
     return edit.op("core.slice", part.base, axis=axis, start=part.start, stop=stop)
 
 
+def _viewed(value: Value, shape: tuple[Size, ...], edit: Edit) -> Value:
+    """The value with another shape, that differs in axes of one element."""
+    if same_shape(tensor(value).shape, shape):
+        return value
+    return edit.op("core.reshape", value, shape=shape)
+
+
+def _seated(rotation: _Rotation) -> tuple[Size, ...]:
+    """The shape of the head with the axis of heads next to the last."""
+    shape = tensor(rotation.parts[0]).shape
+    lead = tensor(rotation.cos.table.angle).shape[:-1]
+    width = last_size(rotation.parts[0])
+    assert width is not None
+    lead = (*lead, 1) if not same_but_lead(lead, shape[:-2]) else shape[:-1]
+    return (*lead, width * len(rotation.parts))
+
+
 def _mismatch(rotation: _Rotation) -> str | None:
     """Why the rotation cannot be raised; None if it can."""
     cos, sin, layout = rotation.cos.table, rotation.sin.table, rotation.layout
@@ -240,10 +261,12 @@ def _mismatch(rotation: _Rotation) -> str | None:
         return "the rotated parts are not the neighbours of one head"
     head = tensor(rotation.parts[0]).shape
     expected = (*tensor(cos.angle).shape[:-1], 1, head[-1])
+    single = same_but_units(head, expected)  # its only head may stand anywhere
     for factor in (rotation.cos.factor, rotation.sin.factor):
-        if not same_but_lead(expected, tensor(factor).shape):
+        shape = tensor(factor).shape
+        if not (same_shape(shape, head) if single else same_but_lead(expected, shape)):
             return f"{factor.type} is not one table for all heads of {rotation.parts[0].type}"
-    if not same_but_lead(expected[:-2], head[:-2]):
+    if not single and not same_but_lead(expected[:-2], head[:-2]):
         return f"{rotation.parts[0].type} does not have its heads next to the last axis"
     return None
 

@@ -1,6 +1,7 @@
-// Attention, KV append, row kernels, vector functions and the pool behind plain C functions, for
+// Attention, KV append, key append, row kernels, vector functions and the pool behind plain C functions, for
 // the tests.
 #include "attention.h"
+#include "k_append.h"
 #include "kv_append.h"
 #include "pool.h"
 #include "rows.h"
@@ -60,14 +61,21 @@ int attention(void *pool, const AttentionArgs *args, int kv) {
     return attention_is_split(*args, pool_workers(call.pool));
 }
 int64_t attention_scratch(int heads, int kv_heads, int k_dim, int v_dim, int64_t context,
-                          int workers) {
-    return int64_t(attention_scratch_bytes(heads, kv_heads, k_dim, v_dim, context, workers));
+                          int workers, int v_in_k) {
+    return int64_t(
+        attention_scratch_bytes(heads, kv_heads, k_dim, v_dim, context, workers, v_in_k != 0));
 }
 
 void append(const KvAppendArgs *a, int kv, int worker, int workers) {
     if (kv == 0) kv_append<float>(*a, worker, workers);
     if (kv == 1) kv_append<bf16>(*a, worker, workers);
     if (kv == 2) kv_append<f16>(*a, worker, workers);
+}
+
+void append_keys(const KeyAppendArgs *a, int kv, int worker, int workers) {
+    if (kv == 0) k_append<float>(*a, worker, workers);
+    if (kv == 1) k_append<bf16>(*a, worker, workers);
+    if (kv == 2) k_append<f16>(*a, worker, workers);
 }
 
 void rope(const int32_t *positions, int64_t tokens, const float *inv_freq, int64_t half,

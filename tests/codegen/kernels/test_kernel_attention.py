@@ -49,6 +49,7 @@ class Shape:
     chunk: int = 0
     alibi: bool = False
     sinks: bool = False
+    v_in_k: bool = False
 
     @property
     def scale(self):
@@ -113,6 +114,8 @@ class World:
                     [order.pop() for _ in range(count)],
                 )
             )
+            if s.v_in_k:
+                self.sequences[-1].v = self.sequences[-1].k[..., : s.v_dim]
 
     def write(self, r, begin, end):
         s, seq = self.shape, self.sequences[r]
@@ -136,13 +139,13 @@ class World:
             tables[i, : len(self.sequences[r].pages)] = self.sequences[r].pages
         out = Guarded((len(q), s.heads * s.v_dim + 5))
         bytes_ = workspace.attention_scratch_bytes(
-            s.heads, s.kv_heads, s.k_dim, s.v_dim, int(contexts.max()), workers
+            s.heads, s.kv_heads, s.k_dim, s.v_dim, int(contexts.max()), workers, s.v_in_k
         )
         scratch = Guarded((bytes_,), np.uint8, 0xFF)
         slopes, sinks = s.slopes, s.sink_scores
         args = AttentionArgs(
             pointer(q), q.shape[1], pointer(out.array), out.array.shape[1],
-            pointer(self.k.array), pointer(self.v.array),
+            pointer(self.k.array), None if s.v_in_k else pointer(self.v.array),
             pointer(positions), pointer(starts), pointer(contexts), pointer(tables),
             len(q), len(chunks), width, s.heads, s.kv_heads, s.k_dim, s.v_dim, s.page_tokens,
             s.scale, s.softcap, s.window, s.chunk,
@@ -205,6 +208,10 @@ SHAPES = [
     Shape(heads=6, kv_heads=3, k_dim=16, v_dim=16, alibi=True),
     Shape(heads=8, kv_heads=2, k_dim=32, v_dim=40, sinks=True, window=33),
     Shape(heads=4, kv_heads=2, k_dim=16, v_dim=16, sinks=True, alibi=True, chunk=300, softcap=3.0),
+    Shape(heads=33, kv_heads=1, k_dim=72, v_dim=56, v_in_k=True),
+    Shape(heads=4, kv_heads=1, k_dim=576, v_dim=512, v_in_k=True, kv="bf16", page_tokens=16),
+    Shape(heads=6, kv_heads=2, k_dim=40, v_dim=33, v_in_k=True, kv="f16", window=50, sinks=True,
+          page_tokens=64),
 ]
 
 
@@ -267,7 +274,11 @@ def test_scratch_formula_agrees_with_the_header():
         (4, 1, 256, 256, 200, 4),
         (40, 1, 80, 100, 257, 3),
         (8, 8, 64, 64, 4096, 1),
+        (128, 1, 576, 512, 4096, 3, True),
+        (6, 2, 40, 33, 700, 2, True),
     ):
-        heads, kv_heads, k_dim, v_dim, context, workers = case
-        got = lib.attention_scratch(heads, kv_heads, k_dim, v_dim, L(context), workers)
+        heads, kv_heads, k_dim, v_dim, context, workers, *v_in_k = case
+        got = lib.attention_scratch(
+            heads, kv_heads, k_dim, v_dim, L(context), workers, bool(v_in_k)
+        )
         assert got == workspace.attention_scratch_bytes(*case)

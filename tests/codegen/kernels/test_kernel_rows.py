@@ -242,6 +242,15 @@ class KvAppendArgs(ctypes.Structure):
     )
 
 
+class KeyAppendArgs(ctypes.Structure):
+    _fields_ = (
+        [("own", P), ("shared", P), ("own_stride", L), ("shared_stride", L)]
+        + [("own_norm", P), ("eps", F), ("cos", P), ("sin", P), ("rotary_dim", INT)]
+        + [("pairing", INT), ("k_pool", P), ("slots", P)]
+        + [(n, INT) for n in ("tokens", "kv_heads", "own_dim", "shared_dim", "page_tokens")]
+    )
+
+
 def turn(x, norm, cos, sin, rotary, interleaved):
     """Norm and rope in float64; x[T, heads, D]."""
     x = x.astype(np.float64)
@@ -314,3 +323,46 @@ def test_kv_append(isa, kind, fmt, rotary, interleaved, norm):
         v_pool.array.transpose(0, 2, 1, 3)[untouched],
     )
     assert all(np.isnan(r).all() if fmt == "f32" else (r == 0x7FFF).all() for r in rest)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("kind", "fmt"), list(enumerate(("f32", "bf16", "f16"))))
+@pytest.mark.parametrize(
+    ("heads", "own", "shared", "rotary", "interleaved", "norm"),
+    [(1, 50, 20, 20, 1, True), (1, 512, 64, 64, 0, True), (1, 24, 8, 0, 0, False),
+     (3, 40, 0, 0, 0, False)],
+)  # fmt: skip
+def test_k_append(isa, kind, fmt, heads, own, shared, rotary, interleaved, norm):
+    rng = np.random.default_rng(7)
+    tokens, pt, pages = 7, 16, 3
+    rows = rng.standard_normal((tokens, heads * own + shared + 3), np.float32)
+    behind = rows[:, heads * own :]
+    cos, sin = rng.standard_normal((2, tokens, rotary // 2), np.float32)
+    weight = rng.standard_normal(own, np.float32)
+    slots = rng.permutation(pages * pt)[:tokens].astype(np.int32)
+    dtype, poison = (np.float32, np.nan) if fmt == "f32" else (np.uint16, 0x7FFF)
+    pool = Guarded((pages, heads, own + shared, pt), dtype, poison)
+    args = KeyAppendArgs(
+        pointer(rows), pointer(behind) if shared else None, rows.shape[1], rows.shape[1],
+        pointer(weight) if norm else None, 1e-6, pointer(cos), pointer(sin), rotary, interleaved,
+        pointer(pool.array), pointer(slots), tokens, heads, own, shared, pt,
+    )  # fmt: skip
+    for worker in range(3):
+        library(isa).append_keys(ctypes.byref(args), INT(kind), INT(worker), INT(3))
+    pool.check()
+    none = np.zeros((tokens, 0), np.float32)
+    latent = rows[:, : heads * own].reshape(tokens, heads, own)
+    parts = [turn(latent, weight if norm else None, none, none, 0, 0)]
+    if shared:
+        parts.append(turn(behind[:, None, :shared], None, cos, sin, rotary, interleaved))
+    wanted = np.concatenate(parts, -1)
+    found = pool.array[slots // pt, :, :, slots % pt]
+    tolerance = {"f32": 2e-6, "bf16": 2.0**-7, "f16": 2.0**-10}[fmt]
+    np.testing.assert_allclose(
+        decode(fmt, np.ascontiguousarray(found).view(np.uint8)).reshape(wanted.shape), wanted,
+        rtol=tolerance, atol=tolerance,
+    )  # fmt: skip
+    untouched = np.ones((pages, pt), bool)
+    untouched[slots // pt, slots % pt] = False
+    rest = pool.array.transpose(0, 3, 1, 2)[untouched]
+    assert np.isnan(rest).all() if fmt == "f32" else (rest == 0x7FFF).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferc.codegen.group import has_rows, row_elements, static_size, tensor, through_reshape
-from inferc.ir.core import Value
+from inferc.ir.core import Op, Value
 
 
 class Unfit(ValueError):
@@ -36,3 +36,19 @@ def operand_rows(value: Value) -> OperandRows:
     if not has_rows(value.type) or tensor(value).dtype != "f32":
         raise Unfit(f"%{value.hint}: {value.type} has no float rows")
     return OperandRows(value.index, offset, row_elements(tensor(value)))
+
+
+def made_by(value: Value, name: str) -> Op | None:
+    """The op of a name that made what `value` views."""
+    op = through_reshape(value).producer
+    return op if op is not None and op.name == name else None
+
+
+def argument(op: Op | None, operand: int) -> int | None:
+    """Index of the body's argument that an op reads; None without an op. Raises Unfit."""
+    if op is None:
+        return None
+    value = through_reshape(op.operands[operand])
+    if value.producer is not None:
+        raise Unfit(f"operand {operand} of {op.name} is computed inside the group")
+    return value.index

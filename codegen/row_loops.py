@@ -215,6 +215,24 @@ class RowLoops:
             self._loop(_ranges(part), f"{target} = {self.names[value]}[{_index(part)}];")
             start += part[axis]
 
+    def _rope(self, op: Op) -> None:
+        x, cos, sin = (self.names[v] for v in op.operands)
+        width, half = _full(op.result)[-1], _full(op.operands[1])[-1]
+        name, count = self._declare(op.result), row_elements(tensor(op.result))
+        self.statements.append(f"memcpy({name}, {x}, {count} * sizeof(float));")
+        pair = f"h * {width} + i", f"h * {width} + {half} + i"
+        if op.attrs["pairing"] == "interleaved":
+            pair = f"h * {width} + 2 * i", f"h * {width} + 2 * i + 1"
+        a, b = (f"{x}[{at}]" for at in pair)
+        lines = (
+            f"{name}[{pair[0]}] = {a} * {cos}[i] - {b} * {sin}[i];",
+            f"{name}[{pair[1]}] = {b} * {cos}[i] + {a} * {sin}[i];",
+        )
+        for line in lines:
+            self._loop(
+                [f"int h = 0; h < {count // width}; h++", f"int i = 0; i < {half}; i++"], line
+            )
+
     def _constant(self, op: Op) -> None:
         values, name = op.attrs["values"], self._declare(op.result)
         assert isinstance(values, tuple)
@@ -247,6 +265,7 @@ _LOOPS: dict[str, Callable[[RowLoops, Op], None]] = {
     "core.slice": RowLoops._slice,
     "core.transpose": RowLoops._transpose,
     "core.concat": RowLoops._concat,
+    "nn.rope": RowLoops._rope,
     "core.constant": RowLoops._constant,
     "core.iota": RowLoops._iota,
 }

@@ -38,7 +38,12 @@ _MAX_PAGE_TOKENS = 64
 
 
 def attention_scratch_bytes(
-    heads: int, kv_heads: int, k_dim: int, v_dim: int, context_tokens: int, workers: int,
+    heads: int,
+    kv_heads: int,
+    k_dim: int,
+    v_dim: int,
+    context_tokens: int,
+    workers: int,
     v_in_k: bool = False,
 ) -> int:
     """Scratch of all workers together, for contexts up to ``context_tokens``."""

@@ -5,13 +5,13 @@
 %k = core.concat(%n, %r)                              ->     {kind = "latent_append"} { the same }
 %kv = serve.k_append(%kv_0, %k, %slots)
 
-%l = nn.head_linear(%qn, %w)                               %q = fuse.group(%qn, %qs, %w)
-%q = core.concat(%l, %qs) {axis = 2}                  ->     {kind = "head_linear"} { the same }
+%l = nn.head_linear(%qn, %w)   %r = nn.rope(%qs, ..)       %q = fuse.group(%qn, %qs, %w, ..)
+%q = core.concat(%l, %r) {axis = 2}                   ->     {kind = "head_linear"} { the same }
 ```
 
-The normed latent and the turned part go straight into the pages; the product of each head is written
-where the query has its place. Slices of rows in front are read where they lie. Stops at values that
-somebody else reads.
+The normed latent and the turned part go straight into the pages; the product of each head is
+written where the query has its place, the turned part beside it. Slices of rows in front are read
+where they lie. Stops at values that somebody else reads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _product(fuser: Fuser, product: Op) -> set[Op]:
         return members
     if joined.operands[0] is not product.result or joined.attrs["axis"] not in (2, -1):
         return members
-    return _views(fuser, {*members, joined}, joined.operands[1])
+    return _through(fuser, {*members, joined}, joined.operands[1], "nn.rope")
 
 
 def _through(fuser: Fuser, members: set[Op], value: Value, name: str) -> set[Op]:

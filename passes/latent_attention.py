@@ -31,6 +31,7 @@ from inferc.passes.rebuild import step_funcs
 from inferc.passes.unbatch import rows_of
 
 PATTERN = "latent-attention"
+_Made = dict[tuple[Value, Value], tuple[Value, Value]]  # (c, s) to keys and values
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,8 @@ class LatentAttention(Pass):
     def run(self, module: Module, context: PassContext) -> None:
         """Rewrite the step functions that have no cache yet."""
         for func in step_funcs(module):
-            made: dict[tuple[Value, Value], Value] = {}
-            latent = Pattern(
-                PATTERN, frozenset({"nn.attention"}), partial(_rewrite, context, made)
-            )
+            made: _Made = {}
+            latent = Pattern(PATTERN, frozenset({"nn.attention"}), partial(_rewrite, context, made))
             apply_patterns(func, context, (latent, rows_again))
 
 
@@ -87,24 +86,19 @@ def rows_again(op: Op, edit: Edit) -> Value | None:
     return rows if is_ours and rows.type == op.result.type else None
 
 
-def _rewrite(
-    context: PassContext, made: dict[tuple[Value, Value], Value], op: Op, edit: Edit
-) -> Value | None:
+def _rewrite(context: PassContext, made: _Made, op: Op, edit: Edit) -> Value | None:
     latent = _match(op)
     if latent is None:
         return None
     heads, rank, width = latent.own.heads, latent.rank, latent.rank + latent.turned
     cache = CacheType(1, width, rank, "f32", v_in_k=True)
-    plain = CacheType(
-        heads, latent.own.width + latent.turned, latent.values.width, "f32"
-    )
+    plain = CacheType(heads, latent.own.width + latent.turned, latent.values.width, "f32")
     reason = _refusal(op, latent, cache, plain)
     if reason is not None:
         edit.refuse(reason)
         return None
     edit.covers(latent.own.op, latent.values.op)
-    keys = _keys(latent, made, edit)
-    values = edit.op("core.slice", keys, axis=2, start=0, stop=rank)
+    keys, values = _keys(latent, made, edit)
     query = _query(rows_of(op.operands[0]), latent, edit)
     batch = (edit.op("core.reshape", x, shape=(1, *tensor(x).shape)) for x in (query, keys, values))
     summed = edit.like(op, *batch, *op.operands[3:])
@@ -196,13 +190,14 @@ def _refusal(op: Op, latent: _Latent, cache: CacheType, plain: CacheType) -> str
 
 
 # -- making
-def _keys(latent: _Latent, made: dict[tuple[Value, Value], Value], edit: Edit) -> Value:
-    """The row `[c, s]` of a token, as one head; attention ops on the same share it."""
+def _keys(latent: _Latent, made: _Made, edit: Edit) -> tuple[Value, Value]:
+    """The row `[c, s]` of a token, as one head, and its `c`; shared by attention on the same."""
     c, shared = latent.own.c, latent.shared
     if (c, shared) not in made:
         rows, rank = tensor(c).shape
         head = edit.op("core.reshape", c, shape=(rows, 1, rank))
-        made[c, shared] = edit.op("core.concat", head, shared, axis=2, hint="latent")
+        keys = edit.op("core.concat", head, shared, axis=2, hint="latent")
+        made[c, shared] = keys, edit.op("core.slice", keys, axis=2, start=0, stop=latent.rank)
     return made[c, shared]
 
 

@@ -14,8 +14,8 @@ joined (tables of half the width), either with the rotation in the other directi
 before or after cos and sin, scaled or not. A rotation of the first dims joined with the untouched
 rest is one partial rotation.
 
-Not raised: heads that are not next to the last axis (unless there is only one), tables laid out for the other pairing, cos and
-sin of different angles or factors.
+Not raised: heads that are not next to the last axis (unless there is only one), tables laid out for
+the other pairing, cos and sin of different angles or factors.
 """
 
 from __future__ import annotations

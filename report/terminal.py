@@ -134,7 +134,9 @@ def _fit_row(fitted: Fit) -> tuple[str, str]:
 
 
 def _passes(report: Report, console: Console) -> None:
-    table = _table("passes", ("pass", "ops", "hits", "bytes saved a decode step", "refused"))
+    table = _table(
+        "passes", ("pass", "ops", "hits", "bytes saved a decode step", "chosen, refused")
+    )
     for record in report["passes"]:
         if not record["changed"] and not record["refused"]:
             continue
@@ -144,13 +146,17 @@ def _passes(report: Report, console: Console) -> None:
             f"{record['ops_before']} -> {record['ops_after']}",
             ", ".join(f"{k} {v}" for k, v in record["hits"].items()),
             bytes_text(saved) if saved else "",
-            _refusals(record["refused"]),
+            "; ".join(t for t in (_counted(record.get("notes", {})), _refusals(record)) if t),
         )
     console.print(table)
 
 
-def _refusals(refused: list[dict[str, Any]]) -> str:
+def _refusals(record: dict[str, Any]) -> str:
     counts: dict[str, int] = {}
-    for item in refused:
+    for item in record["refused"]:
         counts[item["reason"]] = counts.get(item["reason"], 0) + 1
-    return "; ".join(f"{reason} (x{n})" for reason, n in counts.items())
+    return _counted(counts)
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return "; ".join(f"{text} (x{n})" for text, n in counts.items())

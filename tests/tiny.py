@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests import architectures
 from tests.tiny_checklist import CHECK_CASES, COMPILED_CASES
 from tests.tiny_experts import EXPERT_CASES
+from tests.tiny_latent import LATENT_CASES
 
 VOCAB = 384
 CONTEXT = 512
@@ -167,7 +168,10 @@ CASES: dict[str, Case] = {
     "olmo2-heads": Case("olmo2", {"num_key_value_heads": 4, "attention_bias": True}),
     "cohere2": Case("cohere2", _COHERE | {"logit_scale": 0.25}),
     "cohere2-untied": Case("cohere2", _COHERE | {"tie_word_embeddings": False}),
-    **{name: Case(kind, fields) for name, (kind, fields) in EXPERT_CASES.items()},
+    **{
+        name: Case(kind, fields)
+        for name, (kind, fields) in (EXPERT_CASES | LATENT_CASES).items()
+    },
 }  # fmt: skip
 
 # What `tests.checklist` looks at, and no other test.

@@ -108,9 +108,10 @@ def _heads(group: Group) -> int:
 
 def _scratch(group: Group, options: KernelOptions) -> Scratch:
     cache = cache_type(_attention(group).operands[1])
+    in_keys = ", 1" if cache.v_in_k else ""
     return Scratch(
         shared=f"attention_scratch_bytes({_heads(group)}, {cache.kv_heads}, {cache.k_dim}, "
-        f"{cache.v_dim}, kTablePages * {cache.page_tokens}, workers, {str(cache.v_in_k).lower()})"
+        f"{cache.v_dim}, kTablePages * {cache.page_tokens}, workers{in_keys})"
     )
 
 

@@ -15,11 +15,11 @@ from inferc.codegen.kernel import (
     WeightUse,
 )
 from inferc.codegen.kernels.linear import math_type
-from inferc.codegen.operand_rows import Unfit, operand_rows
+from inferc.codegen.operand_rows import Unfit, argument, made_by, operand_rows
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
 
-_INSIDE = {"core.slice", "core.reshape", "core.concat", "nn.head_linear"}
+_INSIDE = {"core.slice", "core.reshape", "core.concat", "nn.head_linear", "nn.rope"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,18 @@ class HeadLinearParams:
     x: HeadRows
     w: int
     beside: HeadRows | None
+    rotary_dim: int
+    pairing: str
+    cos: int | None
+    sin: int | None
     y: int
 
 
 def head_rows(value: Value) -> HeadRows:
     """Walk back from heads `[T, H, D]` to the rows of an argument. Raises Unfit."""
     width = head_stride = static_size(value, 2)
-    offset, op = 0, value.producer
+    offset, value = 0, _of_heads(value)
+    op = value.producer
     if op is not None and op.name == "core.slice" and op.attrs["axis"] in (2, -1):
         start = op.attrs["start"]
         if op.attrs["step"] != 1 or not isinstance(start, int):
@@ -61,6 +66,15 @@ def head_rows(value: Value) -> HeadRows:
         offset, head_stride = start, static_size(value, 2)
     rows = operand_rows(value)
     return HeadRows(rows.index, rows.offset + offset, rows.stride, head_stride, width)
+
+
+def _of_heads(value: Value) -> Value:
+    """The value before reshapes that change nothing."""
+    while (op := value.producer) is not None and op.name == "core.reshape":
+        if op.operands[0].type != value.type:
+            break
+        value = op.operands[0]
+    return value
 
 
 def _product(group: Group) -> Op:
@@ -78,14 +92,19 @@ def _params(group: Group, options: KernelOptions, name: str) -> HeadLinearParams
     if tensor(x).rank != 3 or len(group.body.results) != 1:
         raise Unfit(f"heads of {x.type}, {len(group.body.results)} results")
     heads, n, k = (static_size(w, i) for i in range(3))
-    dtype = tensor(w).dtype
+    dtype, beside = tensor(w).dtype, _beside(group.body.results[0], product)
+    rope = made_by(beside, "nn.rope") if beside is not None else None
+    turned = rope.operands[0] if rope is not None else beside
     return HeadLinearParams(
         name, dtype.upper(), math_type(dtype, options), heads, n, k, head_rows(x), w.index,
-        _beside(group.body.results[0], product), len(group.op.operands),
+        head_rows(turned) if turned is not None else None,
+        2 * static_size(rope.operands[1], -1) if rope is not None else 0,
+        str(rope.attrs["pairing"]) if rope is not None else "half",
+        argument(rope, 1), argument(rope, 2), len(group.op.operands),
     )  # fmt: skip
 
 
-def _beside(result: Value, product: Op) -> HeadRows | None:
+def _beside(result: Value, product: Op) -> Value | None:
     """What is joined behind each head of the product; None if nothing is."""
     result = through_reshape(result)
     if result is product.result:
@@ -95,7 +114,7 @@ def _beside(result: Value, product: Op) -> HeadRows | None:
         raise Unfit("a result other than the product, alone or with rows behind each head")
     if joined.attrs["axis"] not in (2, -1) or joined.operands[0] is not product.result:
         raise Unfit("the product is not the first part of each head")
-    return head_rows(joined.operands[1])
+    return joined.operands[1]
 
 
 def _supports(group: Group, options: KernelOptions) -> Answer:

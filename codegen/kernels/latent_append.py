@@ -22,7 +22,7 @@ from inferc.codegen.kernel import (
     WeightUse,
 )
 from inferc.codegen.kernels.rope_append import ELEMENTS
-from inferc.codegen.operand_rows import OperandRows, Unfit, operand_rows
+from inferc.codegen.operand_rows import OperandRows, Unfit, argument, made_by, operand_rows
 from inferc.ir.core import Op, Value
 
 _INSIDE = {
@@ -67,26 +67,26 @@ def _params(group: Group, options: KernelOptions, name: str) -> LatentAppendPara
     if [through_reshape(r) for r in group.body.results] != [append.result]:
         raise Unfit("results beside the cache")
     own, shared = _parts(key)
-    norm = _made(own, "nn.rms_norm")
-    rope = _made(shared, "nn.rope") if shared is not None else None
+    norm = made_by(own, "nn.rms_norm")
+    rope = made_by(shared, "nn.rope") if shared is not None else None
     turned = rope.operands[0] if rope is not None else shared
     if norm is not None and (len(norm.operands) != 2 or tensor(own).shape[-1] != _width(norm)):
         raise Unfit("a norm that is not over the latent, or without a weight")
     return LatentAppendParams(
         name, ELEMENTS[cache.dtype], cache.kv_heads, static_size(own, -1),
         0 if shared is None else static_size(shared, -1), cache.page_tokens,
-        operand_rows(norm.operands[0] if norm is not None else own), _argument(norm, 1),
+        operand_rows(norm.operands[0] if norm is not None else own), argument(norm, 1),
         literal(float_attr(norm, "eps") if norm is not None else 0.0),
         operand_rows(turned) if turned is not None else None,
         2 * static_size(rope.operands[1], -1) if rope is not None else 0,
         str(rope.attrs["pairing"]) if rope is not None else "half",
-        _argument(rope, 1), _argument(rope, 2), kv.index, slots.index,
+        argument(rope, 1), argument(rope, 2), kv.index, slots.index,
     )  # fmt: skip
 
 
 def _parts(key: Value) -> tuple[Value, Value | None]:
     """A key's own and shared part; a key that is not joined here is one part."""
-    joined = _made(key, "core.concat")
+    joined = made_by(key, "core.concat")
     if joined is None:
         return key, None
     one_head = tensor(key).rank == 3 and static_size(key, 1) == 1
@@ -95,22 +95,8 @@ def _parts(key: Value) -> tuple[Value, Value | None]:
     return joined.operands[0], joined.operands[1]
 
 
-def _made(value: Value, name: str) -> Op | None:
-    op = through_reshape(value).producer
-    return op if op is not None and op.name == name else None
-
-
 def _width(norm: Op) -> int:
     return static_size(norm.operands[0], -1)
-
-
-def _argument(op: Op | None, operand: int) -> int | None:
-    if op is None:
-        return None
-    value = through_reshape(op.operands[operand])
-    if value.producer is not None:
-        raise Unfit(f"operand {operand} of {op.name} is computed inside the group")
-    return value.index
 
 
 def _supports(group: Group, options: KernelOptions) -> Answer:

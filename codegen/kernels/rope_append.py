@@ -22,7 +22,7 @@ from inferc.codegen.kernel import (
     Refusal,
     WeightUse,
 )
-from inferc.codegen.operand_rows import OperandRows, Unfit, operand_rows
+from inferc.codegen.operand_rows import OperandRows, Unfit, argument, operand_rows
 from inferc.ir.core import Op, Value
 
 ELEMENTS = {"f32": "float", "bf16": "bf16", "f16": "f16"}
@@ -102,8 +102,8 @@ def _params(group: Group, options: KernelOptions, name: str) -> RopeAppendParams
         name, ELEMENTS[cache.dtype], heads, cache.kv_heads, cache.k_dim, cache.v_dim,
         cache.page_tokens, 2 * static_size(rope.operands[1], -1) if rope else 0,
         str(rope.attrs["pairing"]) if rope else "half", _eps(q, k), q.rows if q else None,
-        k.rows, v.rows, kv.index, slots.index, _argument(rope, 1), _argument(rope, 2),
-        _argument(q.norm if q else None, 1), _argument(k.norm, 1),
+        k.rows, v.rows, kv.index, slots.index, argument(rope, 1), argument(rope, 2),
+        argument(q.norm if q else None, 1), argument(k.norm, 1),
         inputs + next((i for i, r in enumerate(group.body.results) if r is q_value), 0),
     )  # fmt: skip
 
@@ -131,15 +131,6 @@ def _check_norms(norms: list[Op], k_dim: int) -> None:
 def _eps(q: _Heads | None, k: _Heads) -> str:
     norms = [h.norm for h in (q, k) if h is not None and h.norm is not None]
     return literal(float_attr(norms[0], "eps") if norms else 0.0)
-
-
-def _argument(op: Op | None, operand: int) -> int | None:
-    if op is None:
-        return None
-    value = through_reshape(op.operands[operand])
-    if value.producer is not None:
-        raise Unfit(f"operand {operand} of {op.name} is computed inside the group")
-    return value.index
 
 
 def _supports(group: Group, options: KernelOptions) -> Answer:

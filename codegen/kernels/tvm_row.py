@@ -12,7 +12,8 @@ from inferc.ir.ops.recurrent import SERVED
 
 OPAQUE = frozenset(
     {
-        "serve.kv_append", "serve.k_append", "nn.head_linear", "serve.paged_attention", "core.linear", "core.embedding", "nn.experts",
+        "serve.kv_append", "serve.k_append", "nn.head_linear",
+        "serve.paged_attention", "core.linear", "core.embedding", "nn.experts",
         *SERVED,
     }
 )  # fmt: skip

@@ -141,6 +141,8 @@ def _print_stats(records: list[PassRecord]) -> None:
         ops = f"{record.ops_before} -> {record.ops_after} ops"
         line = f"{record.index:03d} {record.name}: {ops}, {now}, {record.ms:.1f} ms, {hits}"
         print(line, file=sys.stderr)
+        for note, count in record.notes.items():
+            print(f"      {note} (x{count})", file=sys.stderr)
         for refused in record.refused:
             place = f"{refused.op} of {refused.module}"
             print(f"      refused {refused.pattern} at {place}: {refused.reason}", file=sys.stderr)

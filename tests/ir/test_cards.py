@@ -11,8 +11,8 @@ import pytest
 from inferc.ir.card import CARDS, BadSample, Card, Sample, TypeMismatch, card, register
 from inferc.ir.core import Builder, Func, Op, Value
 from inferc.ir.interp import run
-from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.location import ModuleLoc
+from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.parse import parse_func
 from inferc.ir.text import print_func, structural_hash
 from inferc.ir.types import CacheType, Memory, StateType, TensorType, Type, numpy_dtype

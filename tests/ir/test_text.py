@@ -76,7 +76,11 @@ MISTAKES = {
     "result": ("func @f(%a: f32[2]) -> (f32[3]) {\n  return %a\n}", "declares (f32[3])", "return"),
     "range": ("func @f() -> () where B in 3..2 {\n  return\n}", "bad range 3..2", "B in"),
     "again": ("func @f() -> () {\n  return\n}\n" * 2, "@f is defined twice", ""),
-    "cache": ("func @f(%a: cache[1, 2, 2, f32, size=3]) -> () {\n}", "page or window or v_in_k", "size"),
+    "cache": (
+        "func @f(%a: cache[1, 2, 2, f32, size=3]) -> () {\n}",
+        "page or window or v_in_k",
+        "size",
+    ),
     "whole": ("func @f(%a: cache[1.5, 2, 2, f32]) -> () {\n}", "whole number", "1.5"),
 }
 

@@ -4,6 +4,7 @@
 // the order of matmul.h, whatever rows and columns are computed together.
 #pragma once
 
+#include "kv_append.h"
 #include "matmul.h"
 
 namespace inferc {
@@ -43,15 +44,28 @@ INFERC_INLINE void head_linear(const HeadLinearArgs &a, void *scratch, int worke
     }
 }
 
-// Copies `width` numbers of every row and head.
-INFERC_INLINE void copy_heads(const float *x, int64_t x_stride, int64_t x_head_stride, float *y,
-                              int64_t y_stride, int64_t y_head_stride, int64_t rows, int64_t heads,
-                              int64_t width, int worker, int workers) {
-    const Range mine = share(rows * heads, worker, workers);
+// What stands behind the product in each head of y: `width` numbers, the first of them turned.
+struct HeadBeside {
+    const float *x;
+    int64_t x_stride, x_head_stride, width;
+    int64_t rotary_dim;  // 0: nothing turns
+    Pairing pairing;
+    const float *cos, *sin;  // [rows][rotary_dim / 2]
+};
+
+INFERC_INLINE void copy_beside(const HeadLinearArgs &a, const HeadBeside &b, int worker,
+                               int workers) {
+    const Range mine = share(a.rows * a.heads, worker, workers);
+    const int64_t half = b.rotary_dim / 2;
     for (int64_t i = mine.begin; i < mine.end; i++) {
-        const int64_t row = i / heads, head = i % heads;
-        memcpy(y + row * y_stride + head * y_head_stride, x + row * x_stride + head * x_head_stride,
-               size_t(width) * 4);
+        const int64_t row = i / a.heads, head = i % a.heads;
+        float *y = a.y + row * a.y_stride + head * a.y_head_stride + a.n;
+        memcpy(y, b.x + row * b.x_stride + head * b.x_head_stride, size_t(b.width) * 4);
+        if (half == 0) continue;
+        if (b.pairing == Pairing::half)
+            rope_half(y, b.cos + row * half, b.sin + row * half, half);
+        else
+            rope_interleaved(y, b.cos + row * half, b.sin + row * half, half);
     }
 }
 

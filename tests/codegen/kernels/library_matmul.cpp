@@ -1,5 +1,6 @@
 // Instances of the matmul and embedding kernels behind plain C functions, for the tests.
 #include "epilogue.h"
+#include "head_linear.h"
 #include "matmul.h"
 #include "rows.h"
 
@@ -39,7 +40,14 @@ void call(const float *x, int64_t x_stride, const void *w, int64_t rows, int64_t
         call<W, MathInt8>(x, xs, w, rows, n, k, y, ys, gated, scratch, worker, workers);          \
     }
 
+#define HEADS(name, W, Math)                                                                      \
+    extern "C" void heads_##name(const HeadLinearArgs *a, void *scratch, int worker, int workers) { \
+        head_linear<W, Math>(*a, scratch, worker, workers);                                       \
+    }
+
 #if defined(PART_dense)
+HEADS(f32, F32, MathF32)
+HEADS(bf16, BF16, MathBf16)
 DENSE(f32, F32)
 DENSE(f16, F16)
 DENSE(bf16, BF16)
@@ -59,6 +67,7 @@ BLOCKS(q4_1, Q4_1)
 BLOCKS(q5_0, Q5_0)
 BLOCKS(q5_1, Q5_1)
 BLOCKS(q8_0, Q8_0)
+HEADS(q8_0, Q8_0, MathF32)
 #elif defined(PART_four)
 BLOCKS(u4_g32, U4_G32)
 BLOCKS(u4_g64, U4_G64)
@@ -87,6 +96,7 @@ BLOCKS(mxfp4, MXFP4)
 BLOCKS(q4_1, Q4_1)
 BLOCKS(q5_0, Q5_0)
 BLOCKS(q8_0, Q8_0)
+HEADS(q8_0, Q8_0, MathF32)
 BLOCKS(q3_k, Q3_K)
 BLOCKS(q6_k, Q6_K)
 #elif defined(PART_k)

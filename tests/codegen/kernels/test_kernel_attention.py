@@ -210,8 +210,17 @@ SHAPES = [
     Shape(heads=4, kv_heads=2, k_dim=16, v_dim=16, sinks=True, alibi=True, chunk=300, softcap=3.0),
     Shape(heads=33, kv_heads=1, k_dim=72, v_dim=56, v_in_k=True),
     Shape(heads=4, kv_heads=1, k_dim=576, v_dim=512, v_in_k=True, kv="bf16", page_tokens=16),
-    Shape(heads=6, kv_heads=2, k_dim=40, v_dim=33, v_in_k=True, kv="f16", window=50, sinks=True,
-          page_tokens=64),
+    Shape(
+        heads=6,
+        kv_heads=2,
+        k_dim=40,
+        v_dim=33,
+        v_in_k=True,
+        kv="f16",
+        window=50,
+        sinks=True,
+        page_tokens=64,
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from kernel_library import ISAS, Guarded, call, formats_of, library
+from kernel_library import ISAS, Guarded, call, formats_of, library, pointer
 from weights_cases import decode, from_bf16, random_rows, to_bf16
 
 from inferc.codegen import packing, workspace
@@ -171,3 +171,54 @@ def test_scratch_formula_agrees_with_the_header():
         for k in (1, 31, 32, 576, 4096, 4097, 14336):
             got = lib.scratch_bytes(ctypes.c_int64(rows), ctypes.c_int64(k))
             assert got == workspace.matmul_scratch_bytes(rows, k)
+
+
+# ---- a matrix for each head
+
+
+class HeadLinearArgs(ctypes.Structure):
+    _fields_ = (
+        [("x", ctypes.c_void_p), ("x_stride", ctypes.c_int64), ("x_head_stride", ctypes.c_int64)]
+        + [("w", ctypes.c_void_p), ("y", ctypes.c_void_p)]
+        + [(n, ctypes.c_int64) for n in ("y_stride", "y_head_stride", "rows", "heads", "n", "k")]
+    )
+
+
+def run_heads(isa, fmt, x, packed, n, workers=1):
+    """y[rows, heads, n] out of x[rows, heads, k], both with other numbers between the heads."""
+    rows, heads, k = x.shape
+    wide = np.full((rows, heads + 1, k + 2), np.nan, np.float32)
+    wide[:, :heads, :k] = x
+    y = Guarded((rows, heads, n + 3))
+    one = workspace.matmul_scratch_bytes(rows, k)
+    args = HeadLinearArgs(
+        pointer(wide), (heads + 1) * (k + 2), k + 2, pointer(packed), pointer(y.array),
+        heads * (n + 3), n + 3, rows, heads, n, k,
+    )  # fmt: skip
+    for worker in range(workers):
+        scratch = Guarded((one,), np.uint8, 0xFF)
+        library(isa)[f"heads_{fmt}"](
+            ctypes.byref(args), pointer(scratch.array), ctypes.c_int(worker), ctypes.c_int(workers)
+        )
+        scratch.check()
+    y.check()
+    assert np.isnan(y.array[..., n:]).all()
+    return y.array[..., :n].copy()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("fmt", "n", "k"), [("f32", 33, 20), ("bf16", 24, 50), ("q8_0", 40, 64)])
+def test_heads_against_float64_and_batch_invariant(isa, fmt, n, k):
+    rng, heads = np.random.default_rng(11), 5
+    stored = [random_rows(fmt, n, k, rng) for _ in range(heads)]
+    packed = np.concatenate([packing.pack(fmt, rows) for rows in stored])
+    x = rng.standard_normal((37, heads, k), np.float32)
+    whole = run_heads(isa, fmt, x, packed, n, workers=2)
+    math = "bf16" if fmt == "bf16" else "f32"
+    for head, rows in enumerate(stored):
+        wanted, scale = reference(fmt, math, x[:, head], decode(fmt, rows))
+        assert (np.abs(whole[:, head] - wanted) <= 1e-6 * scale).all()
+    for begin, end in ((0, 1), (3, 5), (8, 37)):
+        for workers in (1, 3, 13):
+            part = run_heads(isa, fmt, x[begin:end], packed, n, workers)
+            np.testing.assert_array_equal(part, whole[begin:end])

@@ -168,15 +168,12 @@ CASES: dict[str, Case] = {
     "olmo2-heads": Case("olmo2", {"num_key_value_heads": 4, "attention_bias": True}),
     "cohere2": Case("cohere2", _COHERE | {"logit_scale": 0.25}),
     "cohere2-untied": Case("cohere2", _COHERE | {"tie_word_embeddings": False}),
-    **{
-        name: Case(kind, fields)
-        for name, (kind, fields) in (EXPERT_CASES | LATENT_CASES).items()
-    },
+    **{name: Case(kind, fields) for name, (kind, fields) in EXPERT_CASES.items()},
 }  # fmt: skip
 
-# What `tests.checklist` looks at, and no other test.
-_CHECKED = {name: Case(*case) for name, case in (CHECK_CASES | COMPILED_CASES).items()}
-_KNOWN = CASES | _CHECKED
+# What `tests.checklist` or `tests.e2e.test_latent` looks at, and no other test.
+_OTHERS = CHECK_CASES | COMPILED_CASES | LATENT_CASES
+_KNOWN = CASES | {name: Case(*case) for name, case in _OTHERS.items()}
 
 # One case an architecture, for tests that need not see every option.
 ARCHITECTURES = (

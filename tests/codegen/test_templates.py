@@ -10,6 +10,8 @@ from jinja2.exceptions import UndefinedError
 
 from inferc.codegen.kernels.attention import AttentionParams
 from inferc.codegen.kernels.experts import ExpertsParams
+from inferc.codegen.kernels.head_linear import HeadLinearParams
+from inferc.codegen.kernels.latent_append import LatentAppendParams
 from inferc.codegen.kernels.linear import LinearParams
 from inferc.codegen.kernels.plain_row import PlainRowParams
 from inferc.codegen.kernels.rope_append import RopeAppendParams
@@ -27,6 +29,8 @@ PARAMS = {
     "embedding.cpp.j2": EmbeddingParams,
     "experts.cpp.j2": ExpertsParams,
     "gather.cpp.j2": GatherParams,
+    "head_linear.cpp.j2": HeadLinearParams,
+    "latent_append.cpp.j2": LatentAppendParams,
     "linear.cpp.j2": LinearParams,
     "plain_row.cpp.j2": PlainRowParams,
     "rope_append.cpp.j2": RopeAppendParams,

@@ -47,7 +47,7 @@ def test_without_tvm_and_in_the_other_phase(workshop: Workshop) -> None:
 
 
 def test_bfloat16_weights(workshop: Workshop) -> None:
-    record = Examination("latent-yarn").run(workshop, ("bfloat16",))
+    record = Examination("minicpm3").run(workshop, ("bfloat16",))  # dense: exact in float64
     assert not record.refusal
     assert record.bfloat16 is not None
     assert record.bfloat16 < 1.5

@@ -93,7 +93,8 @@ class RandomParams:
     """Parameters drawn by name and type, the same in every process.
 
     Matrices keep the size of activations; vectors scatter around 0.5, so that a norm weight and a
-    bias both matter. What fits into `kept_bytes` is kept, the rest is drawn again when it is read.
+    bias both matter; integers are an order of columns. What fits into `kept_bytes` is kept, the
+    rest is drawn again when it is read.
     """
 
     module: Module
@@ -120,7 +121,10 @@ def _draw(name: str, type_: Type) -> Array:
     assert isinstance(type_, TensorType)
     shape = tuple(int(s) for s in type_.shape)  # type: ignore[arg-type]
     seed = int.from_bytes(hashlib.sha256(f"{name}:{shape}".encode()).digest()[:8], "little")
-    values = np.random.Generator(np.random.SFC64(seed)).random(shape, np.float32)
+    generator = np.random.Generator(np.random.SFC64(seed))
+    if type_.dtype in ("i32", "i64") and len(shape) == 1:
+        return generator.permutation(shape[0]).astype(numpy_dtype(type_.dtype))
+    values = generator.random(shape, np.float32)
     values -= np.float32(0.5)
     if len(shape) > 1:
         values *= np.float32((12 / shape[-1]) ** 0.5)  # keeps the variance of what it multiplies

@@ -158,8 +158,10 @@ def _prompt(
         count = tokens or min(_DEFAULT_TOKENS, max(limit // 2, 1))
         ids = np.random.default_rng(0).integers(0, manifest.model.vocab_size, count).tolist()
         return tuple(ids), ("The model has no tokenizer: the prompt is random.",)
-    text = prompt or _TEXT
+    text = _TEXT if prompt is None else prompt
     ids = engine.tokenizer.encode(text)
+    if not ids:
+        raise RequestError("--prompt: the text holds no token.")
     if prompt is not None and tokens is None:
         tokens = min(len(ids), limit)
     window = max((c.window_tokens or 0 for c in manifest.kv.caches), default=0)

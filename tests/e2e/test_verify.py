@@ -73,6 +73,11 @@ def test_too_many_tokens(workshop: Workshop) -> None:
         verify(workshop.artifact("llama"), workshop.source("llama"), tokens=513)
 
 
+def test_empty_prompt(workshop: Workshop) -> None:
+    with pytest.raises(RequestError, match="the text holds no token"):
+        verify(workshop.artifact("llama"), workshop.source("llama"), prompt="", tokens=9)
+
+
 def test_missing_transformers(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,11 @@ def _attention(
             f"{type(module).__name__} passes {', '.join(sorted(given))} to its attention, "
             "which the compiler has no operation for."
         )
+    if softcap == 0:
+        raise CompileError(
+            f"{type(module).__name__} has a soft-cap of 0, which makes all scores 0: expected a "
+            "positive number, or null in config.json for none."
+        )
     scale = float(scaling) if scaling is not None else float(query.shape[-1]) ** -0.5
     masked = attention_mask is not None
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
@@ -116,7 +121,7 @@ def _attention(
         # With a mask, transformers' reference attention looks at nothing but the mask.
         bool(causal) and not masked,
         None if masked else sliding_window,
-        float(softcap) if softcap else None,
+        None if softcap is None else float(softcap),
     )
     return out, None
 
@@ -160,9 +165,9 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
     if name.startswith("and_masks"):
         return [part for inner in cells["mask_functions"] for part in _decode(inner)]
     if name.startswith("sliding_window_overlay"):
-        return [("window", int(cells["sliding_window"]))]
+        return [("window", _at_least_one(cells["sliding_window"], "a sliding window"))]
     if name.startswith("chunked_overlay"):
-        return [("chunk", int(cells["chunk_size"]))]
+        return [("chunk", _at_least_one(cells["chunk_size"], "an attention chunk"))]
     if name.startswith(("packed_sequence_mask_function", "padding_mask_function")):
         return []
     if name.startswith(("remap_positions", "add_offsets")):
@@ -171,6 +176,15 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
         f"the model builds its attention mask with {name.split('.')[0]}, which the compiler does "
         "not know; causal, sliding-window and chunked masks are supported."
     )
+
+
+def _at_least_one(tokens: int, what: str) -> int:
+    """A size in tokens; with less than one no query would see a key."""
+    if tokens < 1:
+        raise CompileError(
+            f"{what} of {tokens} tokens: expected at least 1, or null in config.json for none."
+        )
+    return int(tokens)
 
 
 def register() -> None:

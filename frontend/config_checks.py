@@ -60,6 +60,7 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
 
 def check_rope(config: Mapping[str, Any], where: str) -> None:
     """Check every rotary setting by itself, then the two spellings against each other."""
+    _check_theta(config, where)
     old, new = config.get("rope_scaling") or {}, config.get("rope_parameters") or {}
     entries = layer_entries(new)
     if old:
@@ -107,6 +108,7 @@ def with_new_rope_names(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_entry(entry: Mapping[str, Any], where: str) -> None:
+    _check_theta(entry, where)
     both = [entry.get("rope_type"), entry.get("type")]
     if None not in both and len({_OLD_NAMES.get(str(n), n) for n in both}) > 1:
         raise CompileError(
@@ -135,6 +137,16 @@ def _check_entry(entry: Mapping[str, Any], where: str) -> None:
             f"{where}: rope type {kind!r} does not know {listed}; if this changes the frequencies, "
             "the model cannot be compiled faithfully."
         )
+
+
+def _check_theta(entry: Mapping[str, Any], where: str) -> None:
+    """The base of the frequencies is a positive number."""
+    for name in ("rope_theta", "rope_local_base_freq"):
+        theta = entry.get(name)
+        if theta is None:
+            continue
+        if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+            raise CompileError(f"{name} of {where}: expected a positive number, found {theta!r}.")
 
 
 def _normal(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def build_config(file: GgufFile, architecture: Architecture, *, tied: bool) -> C
         **architecture.constants,
         **{name: keys.value(key) for key, name in architecture.keys.items()},
         **{
-            name: keys.value(key) if key in keys else default
+            name: _or_off(name, keys.value(key)) if key in keys else default
             for key, (name, default) in architecture.optional.items()
         },
         **{name: _any_in(file, tensors) for name, tensors in architecture.flags.items()},
@@ -71,6 +71,11 @@ def build_config(file: GgufFile, architecture: Architecture, *, tied: bool) -> C
         config |= rope_config(file, keys, architecture.rope, head_size)
     keys.refuse_unread()
     return config
+
+
+def _or_off(name: str, value: object) -> object:
+    """A soft-cap of 0 is none to llama.cpp; transformers would divide by it."""
+    return None if name.endswith("softcapping") and value == 0 else value
 
 
 def _any_in(file: GgufFile, tensors: tuple[str, ...]) -> bool:

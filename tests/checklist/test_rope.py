@@ -53,6 +53,13 @@ def test_dynamic_is_refused(fields: dict[str, Any]) -> None:
     assert "'dynamic'" in message and "longest sequence of each batch" in message
 
 
+@pytest.mark.parametrize("theta", [0, -1.0, "1e6", True])
+def test_a_theta_that_is_no_base(theta: object) -> None:
+    message = f"expected a positive number, found {theta!r}"
+    assert message in refusal(rope_theta=theta)
+    assert message in refusal(rope_parameters={"rope_type": "default", "rope_theta": theta})
+
+
 def test_rope_by_layer_type_where_all_layers_rotate_alike() -> None:
     rope = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
     with pytest.raises(CompileError, match=r"for full_attention, sliding_attention, but LlamaC"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inferc.errors import CompileError
-from inferc.frontend import capture_config
+from inferc.frontend import capture_config, capture_torch
+from inferc.frontend.capture_request import CaptureRequest
 from tests import tiny
 from tests.frontend.captured import captured
 
@@ -23,6 +24,13 @@ def test_windows_of_layers(name: str) -> None:
     func = captured(name)[0].funcs["forward"]
     masks = [op.operands[3].producer for op in func.ops if op.name == "nn.attention"]
     assert [mask.attrs.get("window") for mask in masks if mask is not None] == WINDOWS[name]
+
+
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_a_window_without_tokens(tokens: int) -> None:
+    config = tiny.config("window on every layer") | {"sliding_window": tokens}
+    with pytest.raises(CompileError, match=rf"sliding window of {tokens} tokens.*null"):
+        capture_torch.capture(CaptureRequest(config))
 
 
 def test_a_window_that_would_be_ignored() -> None:

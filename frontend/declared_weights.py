@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
 from inferc.errors import CompileError
+from inferc.frontend.capture import Captured
 from inferc.frontend.computed_tensor import ComputedTensor
+from inferc.frontend.declared_quantised import Declared, declared_types
 from inferc.frontend.tokens import GenerationDefaults, SpecialTokens, TokenizerFiles
-from inferc.frontend.weight_transforms import Binding, Shape, identity_bindings
+from inferc.frontend.weight_transforms import Binding, Shape, Transpose
 from inferc.frontend.weights import DENSE_DTYPES, WeightStore
+from inferc.ir.blocks import block_format
 
 QUANTIZATION = "quantization_config"
 NO_TOKENIZER = TokenizerFiles(
@@ -22,21 +26,37 @@ _DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # torch's na
 _UNSAID = "bfloat16"
 
 
+@dataclass(frozen=True)
+class DeclaredWeights:
+    """A tensor for each parameter, and the binding of each."""
+
+    store: WeightStore
+    bindings: tuple[Binding, ...]
+
+
 def declared_weights(
-    file: Path, config: Mapping[str, Any], parameters: Mapping[str, Shape], dtype: str | None
-) -> WeightStore:
-    """A tensor for each parameter, of the type that the config declares, or of `dtype`."""
+    file: Path, config: Mapping[str, Any], captured: Captured, dtype: str | None
+) -> DeclaredWeights:
+    """Tensors of the types that the config declares; with `dtype`, all of that type."""
     chosen = dtype or _declared_dtype(file, config)
     if chosen not in DENSE_DTYPES:
         raise CompileError(
             f"Weights of type {chosen!r} cannot be planned; known: {', '.join(DENSE_DTYPES)}."
         )
-    return WeightStore(file, {n: _tensor(file, n, chosen, s) for n, s in parameters.items()})
-
-
-def declared_bindings(store: WeightStore) -> tuple[Binding, ...]:
-    """Every parameter is its own tensor."""
-    return identity_bindings({name: name for name in store.tensors})
+    fields = config.get(QUANTIZATION)
+    quantised = (
+        declared_types(fields, str(file), captured.module.funcs["forward"])
+        if fields and dtype is None
+        else {}
+    )
+    tensors, bindings = {}, []
+    for name, shape in captured.facts.parameters.items():
+        type_ = quantised.get(name, Declared(chosen))
+        if type_.transposed:
+            shape = Transpose().shape(shape)
+        tensors[name] = _tensor(file, name, type_.dtype, shape)
+        bindings.append(Binding(name, (name,), (Transpose(),) if type_.transposed else ()))
+    return DeclaredWeights(WeightStore(file, tensors), tuple(bindings))
 
 
 def _declared_dtype(file: Path, config: Mapping[str, Any]) -> str:
@@ -50,12 +70,19 @@ def _declared_dtype(file: Path, config: Mapping[str, Any]) -> str:
 
 
 def _tensor(file: Path, name: str, dtype: str, shape: Shape) -> ComputedTensor:
-    nbytes = prod(shape) * DENSE_DTYPES[dtype].itemsize
-
     def no_bytes() -> NoReturn:
         raise CompileError(
             f"{file} declares the weight {name}, but there are no bytes of it: a model without "
             "weights can be planned, not compiled."
         )
 
-    return ComputedTensor.of(name, dtype, shape, file, nbytes, no_bytes)
+    return ComputedTensor.of(name, dtype, shape, file, _nbytes(file, name, dtype, shape), no_bytes)
+
+
+def _nbytes(file: Path, name: str, dtype: str, shape: Shape) -> int:
+    if dtype in DENSE_DTYPES:
+        return prod(shape) * DENSE_DTYPES[dtype].itemsize
+    try:
+        return prod(shape[:-1]) * block_format(dtype).row_bytes(shape[-1])
+    except ValueError as error:
+        raise CompileError(f"{file}: {name} {list(shape)} cannot be {dtype}: {error}.") from error

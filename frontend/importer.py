@@ -21,7 +21,6 @@ from inferc.frontend.config_checks import check_config
 from inferc.frontend.declared_weights import (
     NO_TOKENIZER,
     QUANTIZATION,
-    declared_bindings,
     declared_weights,
 )
 from inferc.frontend.gguf import is_gguf, open_gguf
@@ -125,12 +124,12 @@ def import_config(file: Path, options: ImportOptions, dtype: str | None = None) 
     plain = {k: v for k, v in config.items() if k != QUANTIZATION}
     check_config(plain, str(file))
     captured = capture(CaptureRequest(plain, options.context_tokens), options.cache_folder)
-    store = declared_weights(file, config, captured.facts.parameters, dtype)
-    bindings = bind(captured.facts.parameters, declared_bindings(store), store, known_unused=())
-    bound = bind_weights(captured.module, bindings, store)
+    declared = declared_weights(file, config, captured, dtype)
+    bindings = bind(captured.facts.parameters, declared.bindings, declared.store, known_unused=())
+    bound = bind_weights(captured.module, bindings, declared.store)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     facts = _facts(name, captured.facts, bound.module, bound.tensors)
-    return ImportedModel(bound.module, bound.tensors, store, NO_TOKENIZER, facts, config)
+    return ImportedModel(bound.module, bound.tensors, declared.store, NO_TOKENIZER, facts, config)
 
 
 def import_module(module: Any, options: LiveOptions) -> ImportedModel:

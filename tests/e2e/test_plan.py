@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import inferc
 from inferc.cli.main import main
 from inferc.errors import CompileError
-from tests import tiny
+from tests import quantised_models, tiny
 from tests.e2e.workshop import Workshop
 
 NAMES = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"]
@@ -45,6 +46,33 @@ def test_config_alone_gives_the_same_plan(workshop: Workshop, name: str) -> None
     for key in ("parameters", "parameter_bytes", "architecture", "context_tokens"):
         assert alone["model"][key] == whole["model"][key]
     assert alone["memory"]["arena_bytes"] == whole["memory"]["arena_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [("llama", "fp8-block"), ("deepseek_v3", "fp8-block"), ("gpt_oss", "mxfp4")],
+)
+def test_quantised_types_follow_from_the_config(family: str, method: str, tmp_path: Path) -> None:
+    stored, _ = quantised_models.save(family, method, tmp_path)
+    config = json.loads((stored / "config.json").read_text())
+    (tmp_path / "alone.json").write_text(json.dumps(config | {"dtype": "float32"}))
+    alone, whole = inferc.plan(tmp_path / "alone.json"), inferc.plan(stored)
+    assert {w["dtype"] for w in alone["weights"]} >= {{"fp8-block": "f8_g128"}.get(method, method)}
+    types = [
+        Counter((w["layout"], w["dtype"], tuple(w["shape"])) for w in report["weights"])
+        for report in (alone, whole)
+    ]
+    assert types[0] == types[1]
+    assert costs(alone) == costs(whole)
+
+
+def test_other_quantisations_are_not_guessed(workshop: Workshop, tmp_path: Path) -> None:
+    config = json.loads((workshop.source("llama") / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CompileError, match=r"quantised by gptq.*cannot be told from the config"):
+        inferc.plan(tmp_path)
+    assert inferc.plan(tmp_path, dtype="bf16")["model"]["parameter_bytes"] > 0
 
 
 def test_types_are_those_of_the_config(workshop: Workshop, tmp_path: Path) -> None:

@@ -71,3 +71,15 @@ def _plain_conv(
 
 def _one(sizes: list[int] | int | str) -> int | str:
     return sizes[0] if isinstance(sizes, list) else sizes
+
+
+@aten("aten.cumsum.default")
+def _cumsum(e: Emitter, x: Value, axis: int, **_: object) -> Value:
+    """A count along the tokens, as a recurrence; exact for sums up to 2 ** 24."""
+    shape = tensor(x).shape
+    if axis % len(shape) != 1 or shape != tensor(e.positions).shape:
+        raise unsupported(f"a cumulative sum of {tensor(x)} along axis {axis} is not supported.")
+    rows = e.reshape(e.cast(x, "f32"), (*shape, 1))
+    kept = e.broadcast(e.scalar(1.0, "f32"), (*shape, 1))
+    counts = e.reshape(e.op("nn.linear_scan", rows, kept), shape)
+    return e.cast(counts, e.result.dtype)

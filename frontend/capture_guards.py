@@ -48,4 +48,4 @@ def _holds(guard: str, context_tokens: int) -> bool:
 
 def excludes_longest(guards: list[str], context_tokens: int) -> bool:
     """Whether all that stands against a graph for all lengths is the longest length itself."""
-    return context_tokens > 1 and all(guard.endswith(f"!= {context_tokens}") for guard in guards)
+    return context_tokens > 1 and always_true(guards, context_tokens - 1)

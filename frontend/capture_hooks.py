@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.library import custom_op
+from torch.utils._sympy.functions import Min
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
 
@@ -95,8 +96,10 @@ def _attention(
     is_causal: bool | None = None,
     s_aux: Tensor | None = None,
     sinks: Tensor | None = None,
+    indices: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
+    _check_selection(module, key, indices)
     given = {k for k, v in others.items() if v is not None} - _NEUTRAL_ARGUMENTS
     if given:
         raise CompileError(
@@ -124,6 +127,31 @@ def _attention(
         None if softcap is None else float(softcap),
     )
     return out, None
+
+
+def _check_selection(module: nn.Module, key: Tensor, indices: Tensor | None) -> None:
+    """An index that selects all keys selects nothing. Raises CompileError for any other."""
+    if indices is None:
+        return
+    selected, keys = (_longest(size) for size in (indices.shape[-1], key.shape[2]))
+    if selected[0] != keys[0] or selected[1] < keys[1]:
+        raise CompileError(
+            f"{type(module).__name__} attends to the keys that an index selects for each query, "
+            "for which there is no operation. A context in which all keys are selected can be "
+            f"compiled: give a context length of at most {selected[1]} tokens."
+        )
+
+
+def _longest(size: int | torch.SymInt) -> tuple[Any, int]:
+    """A size without an upper limit, and the limit: of min(s, 2048) s and 2048."""
+    if isinstance(size, int):
+        return size, size
+    expr, ranges = size.node.expr, size.node.shape_env
+    if not isinstance(expr, Min):
+        return expr, int(ranges.bound_sympy(expr).upper)
+    limits = [a for a in expr.args if a.is_number]
+    others = [a for a in expr.args if not a.is_number]
+    return (others[0] if len(others) == 1 else expr), int(min(limits, default=0))
 
 
 def _mask(

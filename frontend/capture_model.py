@@ -234,7 +234,11 @@ def export(model: PreTrainedModel, context_tokens: int) -> ExportedProgram:
 
 
 def _export(
-    forward: nn.Module, inputs: tuple[torch.Tensor, ...], axes: Axes, deferred: bool = False
+    forward: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    axes: Axes,
+    deferred: bool = False,
+    shortened: bool = False,
 ) -> ExportedProgram:
     """Export; what stands against a graph for all lengths is looked at, not believed."""
     longest = int(axes[0][1].max)  # type: ignore[attr-defined]
@@ -248,12 +252,12 @@ def _export(
             raise
         guards = guards_of(str(error))
         if not is_specialised(str(error)) and not deferred:
-            if excludes_longest(guards, longest):
-                # One table of positions is cut to the length; as a whole it would be no cut.
-                shorter = {0: axes[0][0], 1: Dim("S", min=1, max=longest - 1)}
-                return _export(forward, inputs, (shorter, shorter))
             if always_true(guards, longest):
-                return _export(forward, inputs, axes, deferred=True)
+                return _export(forward, inputs, axes, True, shortened)
+            if excludes_longest(guards, longest) and not shortened:
+                # A table is cut to the length, a top-k to the keys: as a whole it would be no cut.
+                shorter = {0: axes[0][0], 1: Dim("S", min=1, max=longest - 1)}
+                return _export(forward, inputs, (shorter, shorter), shortened=True)
         raise CompileError(
             f"the forward pass is not one graph for all sequence lengths: the Python code of "
             f"{ACTIVE.specialised or 'a layer'} depends on the length, as a loop over the sequence "

@@ -77,8 +77,8 @@ def _waves(e: Emitter, table: np.ndarray) -> Value | None:
     waves = e.op("core.concat", e.op("core.sin", angle), e.op("core.cos", angle), axis=1)
     if not len(blank):
         return waves
-    empty = e.reshape(e.op("core.eq", row, e.scalar(int(blank[0]), "i64")), (rows, 1))
-    return e.op("core.where", empty, e.scalar(0.0, "f32"), waves)
+    kept_row = e.op("core.ne", row, e.scalar(int(blank[0]), "i64"))
+    return e.op("core.mul", waves, e.reshape(e.cast(kept_row, "f32"), (rows, 1)))
 
 
 def _sines(rows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:

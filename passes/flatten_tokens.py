@@ -187,6 +187,14 @@ class _Flattener:
         new = self.aligned(op, op.operands[0], len(shape_of(op.result)), own)
         return self.again(op, new, shape=(T, *self.rest(op.result)))
 
+    def lookup(self, op: Op) -> tuple[Value, ...]:
+        """Ids are i32 wherever they come from, as those of the step are."""
+        table, ids = (self.operand(op, v) for v in op.operands)
+        if ids.type != TensorType(shape_of(ids), "i32"):
+            loc = derive("flatten-tokens", [op.loc])
+            ids = self.builder.op("core.cast", ids, loc=loc, hint="ids", dtype="i32")
+        return self.again(op, table, ids)
+
     def attention(self, op: Op) -> tuple[Value, ...]:
         rows = [self.operand(op, v) for v in op.operands]
         batch = [self.view(op, v, (1, *shape_of(v))) for v in rows[:3]]
@@ -211,6 +219,7 @@ _CONVERT: dict[str, Callable[[_Flattener, Op], tuple[Value, ...]]] = {
     "core.slice": _Flattener.along,
     "core.concat": _Flattener.along,
     "core.broadcast_to": _Flattener.broadcast_to,
+    "core.embedding": _Flattener.lookup,
     "nn.attention": _Flattener.attention,
     **dict.fromkeys(WHOLE, _Flattener.recurrent),
 }

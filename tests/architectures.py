@@ -75,6 +75,8 @@ SIZES: dict[str, Any] = {
 _DECODER = {"is_decoder": True}
 _BART = {"is_decoder": True, "is_encoder_decoder": False}
 _MLA = {"num_key_value_heads": 4, "head_dim": 8}
+# The context is so short that the index of sparse attention selects all keys: no other is compiled.
+_ALL_KEYS = {"index_topk": 512}
 _ALTERNATING = {
     "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
@@ -86,11 +88,13 @@ _CONV = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
 # model type -> fields beside the pool
 TABLE: dict[str, dict[str, Any]] = {
     "afmoe": _ALTERNATING,
-    "axk1": _MLA, "axk2": _MLA, "dots3_note_text": _MLA, "glm_moe_dsa": _MLA, "sarvam_mla": _MLA,
+    "axk1": _MLA, "sarvam_mla": _MLA,
+    "axk2": _MLA | _ALL_KEYS, "dots3_note_text": _MLA | _ALL_KEYS, "glm_moe_dsa": _MLA | _ALL_KEYS,
+    "hy_v4": _ALL_KEYS,
     "bamba": {"attn_layer_indices": [1]},
     "bloom": {"hidden_size": 64},
     "cohere": {"use_qk_norm": True},
-    "cohere_compass_text": {"num_hidden_layers": 4, "rope_parameters": {
+    "cohere_compass_text": _ALTERNATING | {"rope_parameters": {
         kind: {"rope_type": "default", "rope_theta": 10000.0}
         for kind in ("full_attention", "sliding_attention")}},
     "cwm": {"layer_types": ["full_attention", "sliding_attention"]},
@@ -100,7 +104,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": _MLA,
     "deepseek_v3": _MLA | {"num_hidden_layers": 3, "n_group": 2},
-    "deepseek_v32": _MLA | {"n_group": 2},
+    "deepseek_v32": _MLA | _ALL_KEYS | {"n_group": 2},
     "deepseek_v4": {"num_hidden_layers": 3},
     "ernie4_5_moe": {},
     "exaone4": _ALTERNATING,

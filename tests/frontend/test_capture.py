@@ -199,6 +199,14 @@ def test_python_loops_over_the_sequence_are_refused_by_name() -> None:
     assert "rwkv.blocks.0.attention (RwkvSelfAttention)" in str(refusal.value)
 
 
+def test_an_index_of_keys_is_refused_where_it_matters() -> None:
+    config = tiny.config("deepseek_v32") | {"index_topk": 64}
+    with pytest.raises(CompileError, match="a context length of at most 64 tokens"):
+        capture_torch.capture(CaptureRequest(config, context_tokens=65))
+    text, facts = capture_torch.capture(CaptureRequest(config, context_tokens=64))
+    assert facts.context_tokens == 64 and "wq_b" not in text
+
+
 def test_guards_that_hold_for_all_lengths() -> None:
     length = "L['ids'].size()[1]"
     message = f"generated guard ({length}*min(64, 64*{length})) == 64*{length}.\n"

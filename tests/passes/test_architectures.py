@@ -42,6 +42,9 @@ OPS: dict[str, dict[str, int]] = {
     # a matrix for each head, or each token
     "zamba": {"serve.selective_scan": 32, "serve.paged_attention": 2},
     "gemma3n_text": {"serve.paged_attention": 6, "core.matmul": 0},
+    # an index that selects all keys; a count of the tokens that are no padding
+    "deepseek_v32": {"core.topk": 3},
+    "roberta": {"serve.linear_scan": 1, "serve.paged_attention": 2},
     # a mask that multiplies; a guard that holds for all lengths
     "openai-gpt": {"serve.paged_attention": 2},
     "aria_text": {"nn.experts": 2},

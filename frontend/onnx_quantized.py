@@ -2,8 +2,9 @@
 
 A row of K weights lies in blocks of 32, 64 …, each with a scale and a zero point; a weight is
 `(q - zero) * scale`. Symmetric ones are exactly q4_0 (4 bits, zero 8) and q8_0 (8 bits, zero 128),
-other 4-bit ones are q4_1 with the minimum `-zero * scale`, as long as scales and minima are numbers
-that 16-bit floats hold. Others are refused.
+4-bit ones whose minima `-zero * scale` are 16-bit floats are q4_1. All others are affine blocks
+with their zero points (u4_g32 …), as long as 16-bit floats (float16 or bfloat16) hold the scales.
+Others are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from inferc.frontend.onnx_values import Item
 from inferc.frontend.onnx_weights import integers
 from inferc.frontend.weights import StoredTensor
 from inferc.ir.blocks import block_format
+from inferc.ir.blocks_build import affine_rows
+from inferc.ir.blocks_checkpoint import GROUPS, SCALE_TYPES, affine_name
 
 _BLOCK = 32  # elements of a block of q4_0, q4_1 and q8_0
 
@@ -54,21 +57,29 @@ class Quantised:
 
     def format(self, name: str) -> str:
         """The block type that holds these weights exactly. Raises CompileError."""
-        if self.bits == 8 and not self.symmetric:
-            raise CompileError(f"weight {name} has 8 bits and zero points, which no type holds.")
-        kind = "q8_0" if self.bits == 8 else "q4_0" if self.symmetric else "q4_1"
-        fields = [self.scales] if self.symmetric else [self.scales, self._minima()]
-        for values in fields:
-            if not np.array_equal(values.astype(np.float16).astype(np.float32), values):
-                raise CompileError(
-                    f"weight {name} has scales or minima that 16-bit floats do not hold, so it "
-                    f"would be rounded as {kind}. Quantise the model from a float16 model, or "
-                    "compile the unquantised one."
-                )
-        return kind
+        letter = next((x for x, t in SCALE_TYPES.items() if _holds(t, self.scales)), None)
+        if letter is None:
+            raise CompileError(
+                f"weight {name} has scales that 16-bit floats do not hold, so it would be rounded. "
+                "Quantise the model from a float16 model, or compile the unquantised one."
+            )
+        if letter == "" and self.symmetric:
+            return "q8_0" if self.bits == 8 else "q4_0"
+        if letter == "" and self.bits == 4 and _holds(SCALE_TYPES[""], self._minima()):
+            return "q4_1"
+        return affine_name(self.bits, self._group, letter)
+
+    @property
+    def _group(self) -> int:
+        """Elements of an affine block: the largest that divides those of a scale."""
+        return max(g for g in GROUPS if self.block % g == 0)
 
     def blocks(self, kind: str) -> NDArray[np.uint8]:
         """Raw rows `[N, row_bytes]` of the block type."""
+        if kind.startswith("u"):
+            letter = next(x for x in SCALE_TYPES if kind == affine_name(self.bits, self._group, x))
+            scales = self.scales.astype(SCALE_TYPES[letter])
+            return affine_rows(self.packed, scales, self.zeros, self.bits, self._group)
         count, repeat = self.columns // _BLOCK, self.block // _BLOCK
         out = np.empty((self.rows, count, block_format(kind).block_bytes), np.uint8)
         halves = [self.scales] if self.symmetric else [self.scales, self._minima()]
@@ -92,6 +103,12 @@ class Quantised:
 
     def _minima(self) -> NDArray[np.float32]:
         return -self.zeros.astype(np.float32) * self.scales
+
+
+def _holds(dtype: np.dtype[np.generic], values: NDArray[np.float32]) -> bool:
+    """Whether a 16-bit type holds all values exactly."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(values.astype(dtype).astype(np.float32), values)
 
 
 @onnx_op("MatMulNBits", domain=MICROSOFT)

@@ -21,7 +21,8 @@ from tests.frontend.onnx_optimised import by_fusion, by_session, foreign_operato
 LENGTH = 21
 TRACED = [
     ("llama", "sdpa", "all"), ("llama", "eager", "cache"), ("qwen2", "sdpa", "cache"),
-    ("gemma2", "eager", "all"), ("phi3", "sdpa", "all"),
+    ("gemma2", "eager", "all"), ("phi3", "sdpa", "all"), ("gemma3", "sdpa", "cache"),
+    ("granite", "sdpa", "cache"),
 ]  # fmt: skip
 
 

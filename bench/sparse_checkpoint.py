@@ -10,6 +10,7 @@ from typing import Any
 
 CONFIGS = Path(__file__).parents[1] / "tests" / "data" / "configs"
 SHARD_BYTES = 4 << 30
+_BYTES = ("_blocks", "_scales")  # names of tensors of bytes; all others are bf16
 
 
 def llama_tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -81,7 +82,23 @@ def gpt_oss_tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ..
     yield "lm_head.weight", (vocab, hidden)
 
 
+def mxfp4_tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The same with the experts as they are published: blocks and scales in bytes."""
+    hidden, inner, experts = (
+        config[k] for k in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    shapes = {"gate_up_proj": (2 * inner, hidden // 32), "down_proj": (hidden, inner // 32)}
+    for name, dims in gpt_oss_tensors(config):
+        shape = shapes.get(name.rpartition(".")[2])
+        if shape is None:
+            yield name, dims
+        else:
+            yield f"{name}{_BYTES[0]}", (experts, *shape, 16)
+            yield f"{name}{_BYTES[1]}", (experts, *shape)
+
+
 SHAPES = {
+    "mxfp4-experts": ("gpt-oss-120b", mxfp4_tensors),
     "llama": ("llama-3.1-70b", llama_tensors),
     "experts": ("qwen3-235b-a22b", qwen3_moe_tensors),
     "stacked-experts": ("gpt-oss-120b", gpt_oss_tensors),
@@ -92,7 +109,8 @@ def checkpoint(folder: Path, shape: str, layers: int) -> int:
     """Write a model directory whose bf16 weights are holes in files; returns their bytes."""
     name = SHAPES[shape][0]
     config = json.loads((CONFIGS / f"{name}.json").read_text())
-    config.pop("quantization_config", None)
+    if shape != "mxfp4-experts":
+        config.pop("quantization_config", None)
     config |= {"num_hidden_layers": layers, "dtype": "bfloat16"}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:layers]
@@ -108,7 +126,7 @@ def write_checkpoint(folder: Path, shape: str, config: dict[str, Any]) -> int:
     shards: list[dict[str, tuple[int, ...]]] = [{}]
     filled = 0
     for tensor, dims in tensors(config):
-        size = 2 * math.prod(dims)
+        size = _nbytes(tensor, dims)
         if filled + size > SHARD_BYTES and shards[-1]:
             shards, filled = [*shards, {}], 0
         shards[-1][tensor] = dims
@@ -122,8 +140,9 @@ def _write_shards(folder: Path, shards: list[dict[str, tuple[int, ...]]]) -> int
         file = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
         header, at = {}, 0
         for name, dims in shard.items():
-            end = at + 2 * math.prod(dims)
-            header[name] = {"dtype": "BF16", "shape": dims, "data_offsets": [at, end]}
+            end = at + _nbytes(name, dims)
+            dtype = "U8" if name.endswith(_BYTES) else "BF16"
+            header[name] = {"dtype": dtype, "shape": dims, "data_offsets": [at, end]}
             weight_map[name], at = file, end
         text = json.dumps(header).encode()
         with (folder / file).open("wb") as stream:
@@ -133,6 +152,10 @@ def _write_shards(folder: Path, shards: list[dict[str, tuple[int, ...]]]) -> int
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return total
+
+
+def _nbytes(name: str, dims: tuple[int, ...]) -> int:
+    return math.prod(dims) * (1 if name.endswith(_BYTES) else 2)
 
 
 def _tokenizer(folder: Path) -> None:
@@ -150,7 +173,7 @@ def layers_for(shape: str, gigabytes: float) -> int:
     name, tensors = SHAPES[shape]
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     sizes = [
-        sum(2 * math.prod(dims) for _, dims in tensors(config | {"num_hidden_layers": n}))
+        sum(_nbytes(*tensor) for tensor in tensors(config | {"num_hidden_layers": n}))
         for n in (0, 1)
     ]
     return max(round((gigabytes * 1e9 - sizes[0]) / (sizes[1] - sizes[0])), 1)

@@ -14,7 +14,14 @@ from inferc.codegen import packing
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import WeightUse
 from inferc.codegen.units import Units
-from inferc.codegen.weight_program import Read, Weight, sources, weight_entries, weight_value
+from inferc.codegen.weight_program import (
+    Entries,
+    Read,
+    Weight,
+    sources,
+    weight_entries,
+    weight_value,
+)
 from inferc.errors import CompileError
 from inferc.ir.core import Module, Op
 from inferc.ir.types import TensorType
@@ -151,6 +158,7 @@ def write_weights(
     read: Read,
     release: Callable[[str], None],
     progress: Progress,
+    entries: Entries = lambda name: None,
 ) -> tuple[int, ...]:
     """Evaluate, pack and write every item; returns the offsets in the file.
 
@@ -164,7 +172,7 @@ def write_weights(
         stream.write(header)
         for item in plan.items:
             written, released, stored = 0, 0, item.sources(module)
-            for slab in _slabs(item, module, read, release):
+            for slab in _slabs(item, module, read, release, entries):
                 stream.write(slab.data)
                 written += slab.nbytes
                 if written - released > _RELEASE_BYTES:
@@ -190,7 +198,7 @@ def tensor_offsets(plan: PackPlan) -> tuple[int, ...]:
 
 
 def _slabs(
-    item: PackItem, module: Module, read: Read, release: Callable[[str], None]
+    item: PackItem, module: Module, read: Read, release: Callable[[str], None], entries: Entries
 ) -> Iterator[NDArray[np.uint8]]:
     types = {param: _param_type(module, param) for param in item.params}
     for param, type_ in types.items():
@@ -198,7 +206,7 @@ def _slabs(
             raise CompileError(f"Weight {param}: planned as {item.dtype}, found {type_}.")
     if item.layout.startswith("experts"):
         return expert_slabs(
-            item, [weight_entries(module, p, t, read, release) for p, t in types.items()]
+            item, [weight_entries(module, p, t, read, release, entries) for p, t in types.items()]
         )
     return packed_slabs(item, [weight_value(module, p, t, read) for p, t in types.items()])
 

@@ -19,6 +19,7 @@ from inferc.ir.types import TensorType
 
 Array = NDArray[np.generic]
 Read = Callable[[str], Array]  # a parameter as stored: values, or raw rows of a block format
+Entries = Callable[[str], Callable[[int], Array] | None]  # reads an entry of a stack, if it can
 _MOVES = frozenset({"core.reshape", "core.transpose", "core.slice", "core.concat"})
 
 
@@ -52,17 +53,18 @@ def weight_value(module: Module, name: str, type_: TensorType, read: Read) -> We
 
 
 def weight_entries(
-    module: Module, name: str, type_: TensorType, read: Read, release: Callable[[str], None]
-) -> Iterator[Weight]:
+    module: Module, name: str, type_: TensorType, read: Read, release: Callable[[str], None],
+    entries: Entries = lambda name: None,
+) -> Iterator[Weight]:  # fmt: skip
     """The value of `param @name` of a step function, one entry of its first axis after another.
 
-    Entries that are stored one by one are read one by one. What an entry was made of is released
-    before the next.
+    Entries that are stored one by one are read one by one, and so are those of a stack that
+    `entries` can read in parts. What an entry was made of is released before the next.
     """
     entry_type = type_.with_shape(type_.shape[1:])
     parts = _stored_entries(module.funcs.get(f"pack/{name}"), entry_type)
     if parts is None:
-        for array in weight_value(module, name, type_, read).array:
+        for array in _entries_of_stack(module, name, type_, read, entries):
             yield Weight(entry_type, array)
             for source in sources(module, name):
                 release(source)
@@ -73,6 +75,43 @@ def weight_entries(
         for op in ops:
             if op.name == "param":
                 release(str(op.attrs["name"]))
+
+
+def _entries_of_stack(
+    module: Module, name: str, type_: TensorType, read: Read, entries: Entries
+) -> Iterator[Array]:
+    """Entries of a stack that is stored as one tensor."""
+    func = module.funcs.get(f"pack/{name}")
+    source, ops = (name, ()) if func is None else _moves_of_entries(func)
+    read_entry = entries(source) if source is not None else None
+    if read_entry is None:
+        yield from weight_value(module, name, type_, read).array
+        return
+    expected = type_.with_shape((1, *type_.shape[1:]))
+    for i in range(_static(type_)[0]):
+        stack = read_entry(i)[None]  # the ops keep the first axis: they work on any part of it
+        for op in ops:
+            stack = _evaluate(op, [stack])
+        yield _checked(name, expected, stack)[0]
+
+
+def _moves_of_entries(func: Func) -> tuple[str | None, tuple[Op, ...]]:
+    """The only parameter of a function that moves numbers within entries, and its ops in order.
+
+    None for other functions.
+    """
+    first, *ops = func.ops
+    value = first.results[0]
+    for op in ops:
+        within = (op.name == "core.slice" and op.attrs["axis"] != 0) or (
+            op.name == "core.transpose" and op.attrs["perm"][0] == 0  # type: ignore[index]
+        )
+        if not within or op.operands != (value,):
+            return None, ()
+        value = op.result
+    if first.name != "param" or func.results[0] is not value:
+        return None, ()
+    return str(first.attrs["name"]), tuple(ops)
 
 
 def _stored_entries(func: Func | None, entry_type: TensorType) -> tuple[Value, ...] | None:

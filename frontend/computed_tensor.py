@@ -46,6 +46,10 @@ class ComputedTensor(StoredTensor):
         """The values, or raw rows of blocks."""
         return self.compute()
 
+    def entry_reader(self) -> Callable[[int], NDArray[np.generic]] | None:
+        """None: it is made as a whole."""
+        return None
+
     def same_bytes(self, other: StoredTensor) -> bool:
         """Whether both hold the same type, shape and bytes."""
         same_kind = (self.dtype, self.shape) == (other.dtype, other.shape)

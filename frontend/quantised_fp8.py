@@ -123,14 +123,18 @@ def _experts(pieces: Pieces) -> QuantisedTensor:
     experts, rows, count, _ = blocks.shape
     scales = pieces.get("scales", ("u8",), (experts, rows, count))
 
+    def entry(expert: int) -> Bytes:
+        codes, held = blocks.numbers()[expert], scales.numbers()[expert]
+        nibbles = nibbles_of(codes.view(np.uint8)).reshape(rows, -1)
+        return mxfp4_rows(nibbles, held.view(np.uint8))
+
     def read() -> Bytes:
-        codes, held = blocks.numbers().view(np.uint8), scales.numbers().view(np.uint8)
         out = np.empty((experts, rows, 17 * count), np.uint8)
         for expert in range(experts):
-            out[expert] = mxfp4_rows(nibbles_of(codes[expert]).reshape(rows, -1), held[expert])
+            out[expert] = entry(expert)
         return out
 
     return quantised_tensor(
         pieces.module, "mxfp4", (experts, rows, 32 * count),
-        [blocks, scales], read, transposed=True,
+        [blocks, scales], read, transposed=True, entry=entry,
     )  # fmt: skip

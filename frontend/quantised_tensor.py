@@ -35,11 +35,17 @@ class QuantisedTensor(ComputedTensor):
         row_scale: f32[N] that the rows are to be multiplied with; None where the blocks have it.
         order: i32[K]: column i as read is column `order[i]` of the parameter; None for the same.
         transposed: Whether the parameter has the last two axes the other way round.
+        entry: Makes one entry of the first axis by itself; None where that is not possible.
     """
 
     row_scale: ComputedTensor | None = field(default=None, compare=False)
     order: ComputedTensor | None = field(default=None, compare=False)
     transposed: bool = False
+    entry: Callable[[int], NDArray[np.generic]] | None = field(default=None, compare=False)
+
+    def entry_reader(self) -> Callable[[int], NDArray[np.generic]] | None:
+        """Reads one entry of the first axis; None where only the whole can be read."""
+        return self.entry
 
     def same_bytes(self, other: StoredTensor) -> bool:
         """Whether both are the same codes with the same scales in the same order."""
@@ -68,6 +74,7 @@ def quantised_tensor(
     name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[StoredTensor],
     compute: Callable[[], NDArray[np.generic]], *, row_scale: ComputedTensor | None = None,
     order: ComputedTensor | None = None, transposed: bool = False,
+    entry: Callable[[int], NDArray[np.generic]] | None = None,
 ) -> QuantisedTensor:  # fmt: skip
     """A tensor of the pieces; they are released with it."""
     if dtype in FORMATS:
@@ -83,7 +90,7 @@ def quantised_tensor(
     made = ComputedTensor.of(name, dtype, shape, pieces[0].file, rows * row_bytes, compute, drop)
     return QuantisedTensor(
         **{f: getattr(made, f) for f in made.__dataclass_fields__},
-        row_scale=row_scale, order=order, transposed=transposed,
+        row_scale=row_scale, order=order, transposed=transposed, entry=entry,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ pages back, so a compile holds one tensor at a time however large the model is.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,6 +83,10 @@ class StoredTensor:
     def raw(self) -> NDArray[np.uint8]:
         """The bytes as they lie in the file."""
         return self._map.view(self._offset, self.nbytes)
+
+    def entry_reader(self) -> Callable[[int], NDArray[np.generic]] | None:
+        """Reads one entry of the first axis; None where only the whole can be read."""
+        return lambda index: self.read()[index]  # mapped, so nothing else of it is touched
 
     def read_float32(self) -> Floats:
         """A float32 copy, dequantised or widened; exact."""

@@ -60,7 +60,7 @@ def _write_weights(folder: Path, package: Package) -> None:
     write_weights(
         path, package.lowered.generated.weights, package.model.module,
         lambda name: tensors[name].read(), lambda name: tensors[name].release(),
-        package.weights_done,
+        package.weights_done, lambda name: tensors[name].entry_reader(),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -12,7 +13,7 @@ from safetensors import safe_open
 
 from inferc.codegen import packing
 from inferc.codegen.pack_weights import PackItem, PackPlan, packed_slabs, write_weights
-from inferc.codegen.weight_program import Weight, sources, weight_value
+from inferc.codegen.weight_program import Weight, sources, weight_entries, weight_value
 from inferc.errors import CompileError
 from inferc.ir.blocks import dequantize
 from inferc.ir.blocks_encode import random_blocks
@@ -148,6 +149,57 @@ def test_what_was_read_is_let_go_on_the_way(
     parts, often = write("parts", 1 << 13)
     assert whole == parts
     assert once == ["a"] and len(often) > 3 and set(often) == {"a"}
+
+
+STACK = np.random.default_rng(3).random((3, 4, 6), np.float32)
+STACKED = {
+    "itself": ("f32[3, 4, 6]", ["%w = param @a : f32[3, 4, 6]"], True),
+    "moved": (
+        "f32[3, 3, 4]",
+        [
+            "%a = param @a : f32[3, 4, 6]",
+            "%s = core.slice(%a) {axis = 2, start = 1, stop = 6, step = 2} : f32[3, 4, 3]",
+            "%w = core.transpose(%s) {perm = (0, 2, 1)} : f32[3, 3, 4]",
+        ],
+        True,
+    ),
+    "entries moved": (
+        "f32[2, 4, 6]",
+        [
+            "%a = param @a : f32[3, 4, 6]",
+            "%w = core.slice(%a) {axis = 0, start = 1, stop = 3} : f32[2, 4, 6]",
+        ],
+        False,
+    ),
+    "computed": (
+        "f32[3, 4, 6]",
+        ["%a = param @a : f32[3, 4, 6]", "%w = core.neg(%a) : f32[3, 4, 6]"],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_entries_of_a_stack_are_read_alone_where_that_is_the_same(name: str) -> None:
+    type_text, lines, alone = STACKED[name]
+    m = module(type_text, *lines, "return %w")
+    shape = tuple(int(n) for n in type_text[4:-1].split(","))
+    reads: list[int | str] = []
+
+    def entries(source: str) -> Callable[[int], np.ndarray]:
+        assert source == "a"
+        return lambda i: (reads.append(i), STACK[i])[1]
+
+    def read(source: str) -> np.ndarray:
+        reads.append(source)
+        return STACK
+
+    type_, released = TensorType(shape, "f32"), list[str]()
+    found = [w.array for w in weight_entries(m, "w", type_, read, released.append, entries)]
+    whole = weight_value(m, "w", type_, read).array
+    np.testing.assert_array_equal(np.stack(found), whole)
+    assert reads == ([0, 1, 2, "a"] if alone else ["a", "a"])
+    assert released == ["a"] * shape[0]
 
 
 def written(path: Path, plan: PackPlan, stored: dict[str, np.ndarray]) -> tuple[int, ...]:

@@ -294,6 +294,9 @@ class Translator:
 
 def _drop_assertions(graph: Graph) -> None:
     """Checks of dtypes and sizes that export found true; then everything that nothing reads."""
+    for node in graph.nodes:  # torch drops readers of a value that two linear layers share
+        for operand in node.all_input_nodes:
+            operand.users.setdefault(node)
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and str(node.target).startswith(_ASSERTIONS):
             graph.erase_node(node)

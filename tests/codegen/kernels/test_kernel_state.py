@@ -1,0 +1,196 @@
+"""Recurrent kernels against float64; bit-equal for any chunks, batch, slots, strides and workers."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_library import FLAGS, HERE, ISAS, Guarded, cached, cpu_flags
+
+from inferc.ir.ops.recurrent import SERVED, Recurrence
+
+SLOTS = 5
+_ROWS_MAX = 5  # operands with rows that the C functions take
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of `library_state.cpp` with its sizes."""
+
+    core: str
+    sizes: dict[str, int]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    bias: bool = False
+
+    @property
+    def recurrence(self) -> Recurrence:
+        return SERVED[f"serve.{self.core}"]
+
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        parts = [axis.partition(" - ") for axis in axes]
+        return tuple(self.sizes[name] - int(less or 0) for name, _, less in parts)
+
+    def inputs(self, tokens: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Operands with rows, and weights. Decays are negative, gates and steps below one."""
+        rng = np.random.default_rng(seed)
+
+        def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
+            normal = rng.standard_normal(shape) * 0.5
+            if name in ("a", "g"):
+                normal = -np.abs(normal)
+            if name in ("dt", "beta", "gate"):
+                normal = 1 / (1 + np.exp(-normal))
+            return normal.astype(np.float32)
+
+        core = self.recurrence
+        rows = [values(n, (tokens, *self.shape(axes))) for n, axes in core.rows]
+        weights = [
+            values(n, self.shape(axes)) for n, axes in core.weights if self.bias or n[-1] != "?"
+        ]
+        return rows, weights
+
+    def states(self, seed: int = 1) -> np.ndarray:
+        shape = (SLOTS, *self.shape(self.recurrence.state))
+        return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+CASES = {
+    "conv_silu": Case("causal_conv1d", {"C": 37, "K": 4}, {"activation": "silu"}),
+    "conv_bias": Case("causal_conv1d", {"C": 16, "K": 3}, {"activation": "none"}, bias=True),
+    "conv_one": Case("causal_conv1d", {"C": 5, "K": 2}, {"activation": "none"}),
+    "selective": Case("selective_scan", {"C": 37, "N": 5}),
+    "selective_wide": Case("selective_scan", {"C": 48, "N": 16}),
+    "ssd_odd": Case("ssd_scan", {"H": 4, "P": 24, "G": 2, "N": 5}),
+    "ssd_wide": Case("ssd_scan", {"H": 2, "P": 64, "G": 1, "N": 16}),
+    "ssd_own": Case("ssd_scan", {"H": 3, "P": 32, "G": 3, "N": 7}),
+    "delta_head": Case("gated_delta_rule", {"H": 4, "G": 2, "K": 5, "V": 24, "M": 1}),
+    "delta_key": Case("gated_delta_rule", {"H": 4, "G": 4, "K": 20, "V": 32, "M": 20}),
+    "delta_wide": Case("gated_delta_rule", {"H": 2, "G": 1, "K": 16, "V": 64, "M": 1}),
+    "linear": Case("linear_scan", {"C": 37}),
+}  # fmt: skip
+
+
+@cache
+def library(isa: str) -> ctypes.CDLL:
+    missing = set(ISAS[isa][0].split()) - cpu_flags()
+    if missing:
+        pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
+    options = [*FLAGS, *ISAS[isa][1].split(), "-shared"]
+    return ctypes.CDLL(str(cached(f"{isa}-state.so", options, HERE / "library_state.cpp")))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A ragged batch: how many tokens each sequence has, at which position it begins, its slot."""
+
+    lengths: tuple[int, ...]
+    first: tuple[int, ...]
+    slots: tuple[int, ...]
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
+
+    @property
+    def positions(self) -> np.ndarray:
+        spans = zip(self.first, self.lengths, strict=True)
+        return np.concatenate([np.arange(f, f + n) for f, n in spans]).astype(np.int32)
+
+
+MIXED = Sequences((5, 1, 0, 9), (0, 3, 2, 7), (4, 0, 2, 1))  # begun, going on, without tokens
+
+
+def run(
+    isa: str, name: str, batch: Sequences, rows: list[np.ndarray], weights: list[np.ndarray],
+    states: np.ndarray, workers: int = 1, padding: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """Results `[T, ..]`; `states` are changed in place. Rows lie `padding` floats apart."""
+    case, tokens = CASES[name], len(batch.positions)
+    wide = [np.full((max(tokens, 1), r[0].size + padding), np.nan, np.float32) for r in rows]
+    for w, r in zip(wide, rows, strict=True):
+        w[:tokens, padding // 2 : padding // 2 + r[0].size] = r.reshape(tokens, -1)
+    pool, out = (
+        Guarded(states.shape, fill=None),
+        Guarded((tokens, *case.shape(case.recurrence.result))),
+    )
+    pool.array[...] = states
+    pointers = (ctypes.c_void_p * _ROWS_MAX)(*(w.ctypes.data + 4 * (padding // 2) for w in wide))
+    strides = (ctypes.c_int64 * _ROWS_MAX)(*(w.shape[1] for w in wide))
+    held = (ctypes.c_void_p * 4)(*(w.ctypes.data for w in weights))
+    arrays = batch.positions, batch.starts, np.array(batch.slots, np.int32)
+    for worker in range(workers):
+        getattr(library(isa), name)(
+            *(ctypes.c_void_p(a.ctypes.data) for a in (pool.array, *arrays)),
+            len(batch.slots), pointers, strides, held, ctypes.c_void_p(out.array.ctypes.data),
+            worker, workers,
+        )  # fmt: skip
+    pool.check()
+    out.check()
+    states[...] = pool.array
+    return out.array.copy()
+
+
+def wanted(
+    name: str, batch: Sequences, rows: list[np.ndarray], weights: list[np.ndarray],
+    states: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Results and states by the reference in float64."""
+    case, results, after = CASES[name], [], states.astype(np.float64)
+    for r, slot in enumerate(batch.slots):
+        span = slice(batch.starts[r], batch.starts[r + 1])
+        if span.start == span.stop:
+            continue
+        before = None if batch.first[r] == 0 else after[slot]
+        parts = [x[span].astype(np.float64) for x in rows]
+        weights64 = [w.astype(np.float64) for w in weights]
+        y, after[slot] = case.recurrence.run(before, *parts, *weights64, **case.attrs)
+        results.append(y)
+    return np.concatenate(results), after
+
+
+def close(found: np.ndarray, reference: np.ndarray) -> bool:
+    return bool(np.abs(found - reference).max() <= 3e-6 * np.abs(reference).max())
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", CASES)
+def test_against_float64_in_a_ragged_batch(name: str, isa: str) -> None:
+    rows, weights = CASES[name].inputs(len(MIXED.positions))
+    states = CASES[name].states()
+    y, after = wanted(name, MIXED, rows, weights, states)
+    states[4] = np.nan  # what the last sequence in this slot has left is not read
+    idle = states[[2, 3]].copy()
+    assert close(run(isa, name, MIXED, rows, weights, states), y)
+    assert close(states[[0, 1, 4]], after[[0, 1, 4]])
+    np.testing.assert_array_equal(states[[2, 3]], idle)  # no tokens; nobody's
+    begun = Sequences(MIXED.lengths, (0,) * 4, MIXED.slots)
+    again = run(isa, name, begun, rows, weights, CASES[name].states())
+    assert not close(again, y), "the states are not read"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_batch_strides_and_workers_change_nothing(name: str, isa: str) -> None:
+    tokens = 13
+    rows, weights = CASES[name].inputs(tokens)
+    states = CASES[name].states()
+    whole = run(isa, name, Sequences((tokens,), (0,), (1,)), rows, weights, states)
+    for chunks in ((4, 9), (1,) * tokens, (12, 1)):
+        pieces, kept, at = [], CASES[name].states(), 0
+        for n in chunks:
+            part = [r[at : at + n] for r in rows]
+            pieces.append(run(isa, name, Sequences((n,), (at,), (1,)), part, weights, kept))
+            at += n
+        np.testing.assert_array_equal(np.concatenate(pieces), whole)
+        np.testing.assert_array_equal(kept, states)
+    both = [np.concatenate([r[::-1], r]) for r in rows]
+    batch = Sequences((tokens, tokens), (0, 0), (3, 2))
+    for workers, padding in ((1, 0), (3, 10), (8, 6)):
+        kept = CASES[name].states()
+        y = run(isa, name, batch, both, weights, kept, workers, padding)
+        np.testing.assert_array_equal(y[tokens:], whole)
+        np.testing.assert_array_equal(kept[2], states[1])

@@ -1,4 +1,4 @@
-"""Recurrent kernels against float64; bit-equal for any chunks, batch, slots, strides and workers."""
+"""Recurrent kernels against float64; bit-equal for chunks, batch, slots, strides and workers."""
 
 from __future__ import annotations
 

@@ -123,6 +123,7 @@ class AttentionArgs(ctypes.Structure):
         + [(n, ctypes.c_int32) for n in "tokens sequences table_stride heads kv_heads".split()]
         + [(n, ctypes.c_int32) for n in "k_dim v_dim page_tokens".split()]
         + [("scale", ctypes.c_float), ("softcap", ctypes.c_float), ("window", ctypes.c_int32)]
+        + [("chunk", ctypes.c_int32), ("slopes", P), ("sinks", P)]
         + [("scratch", P), ("scratch_bytes", L)]
     )
 
@@ -147,7 +148,7 @@ def attention_seconds(machine: Machine, heads, kv_heads, dim, tokens, context, k
         q.ctypes.data, heads * dim, out.ctypes.data, heads * dim,
         keys.ctypes.data, values.ctypes.data, *at,
         tokens, 1, pages, heads, kv_heads, dim, dim, page_tokens,
-        dim**-0.5, 0.0, 0, scratch.ctypes.data, size,
+        dim**-0.5, 0.0, 0, 0, None, None, scratch.ctypes.data, size,
     )  # fmt: skip
     kind = int(kv != "f32")
     return best_seconds(

@@ -129,13 +129,13 @@ template <class W, class Math, class Emit>
 INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                int64_t valid, int tile_rows, const Emit &emit) {
     static_assert(kTileRows <= 14 && kTileRows % 2 == 0, "the cases below");
-    constexpr int R = kTileRows;
+    constexpr int R = tile_rows_most<Math>(), kLeast = tile_rows_least<Math>();
     if (tile_rows == R) return matmul_panels<W, Math, R>(job, s, row, valid, emit);
-    if constexpr (R - 2 >= kTileRowsMin)
+    if constexpr (R - 2 >= kLeast)
         if (tile_rows == R - 2) return matmul_panels<W, Math, R - 2>(job, s, row, valid, emit);
-    if constexpr (R - 4 >= kTileRowsMin)
+    if constexpr (R - 4 >= kLeast)
         if (tile_rows == R - 4) return matmul_panels<W, Math, R - 4>(job, s, row, valid, emit);
-    if constexpr (R - 6 >= kTileRowsMin)
+    if constexpr (R - 6 >= kLeast)
         if (tile_rows == R - 6) return matmul_panels<W, Math, R - 6>(job, s, row, valid, emit);
 }
 
@@ -161,9 +161,10 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
             return;
         }
         // Equal register tiles rather than full ones and a rest.
-        int64_t even = ceil_div(left, ceil_div(left, kTileRows));
-        int tile_rows = int(max_of(round_up(even, 2), kTileRowsMin));
-        int64_t valid = min_of(left, panel_rows(k) / kTileRows * tile_rows);
+        constexpr int kMost = tile_rows_most<Math>();
+        int64_t even = ceil_div(left, ceil_div(left, kMost));
+        int tile_rows = int(max_of(round_up(even, 2), tile_rows_least<Math>()));
+        int64_t valid = min_of(left, panel_rows(k) / kMost * tile_rows);
         matmul_many<W, Math>(job, s, row, valid, tile_rows, emit);
         row += valid;
     }

@@ -27,6 +27,27 @@ constexpr int kTileRows = 4, kTileRowsMin = 4;
 constexpr int kTileColumns = 1;
 #endif
 
+// Integer sums are turned to floats every few instructions: their totals stay in registers, beside
+// fewer of them.
+template <class Math>
+constexpr bool totals_stay() {
+#if defined(INFERC_AVX512)
+    return SameType<Math, MathInt8>::value;
+#else
+    return false;
+#endif
+}
+
+template <class Math>
+constexpr int tile_rows_most() {
+    return totals_stay<Math>() ? 6 : kTileRows;
+}
+
+template <class Math>
+constexpr int tile_rows_least() {
+    return totals_stay<Math>() ? 4 : kTileRowsMin;
+}
+
 // Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the
 // prefetcher.
 constexpr int direct_columns(int rows) {
@@ -145,14 +166,23 @@ INFERC_INLINE f32x16 finish_group(f32x16 total, f32x16 scale, const f32x16 *mini
     return total;
 }
 
-// Lines to come of C neighbouring tiles, `offset` bytes into them: behind the end of a tile goes
-// its successor C tiles on, which the same stream reads next.
-template <int C, int64_t kBytes>
-INFERC_INLINE void prefetch_tiles(const uint8_t *tile, int64_t stride, int64_t offset) {
+// What C neighbouring tiles need soon after `offset` bytes: behind the end of a tile goes its
+// successor C tiles on, which the same stream reads next.
+template <int C>
+INFERC_INLINE const uint8_t *bytes_ahead(const uint8_t *tile, int64_t stride, int64_t offset) {
     offset += kPrefetchBytes;
     if (offset >= stride) offset += (C - 1) * stride;
-    INFERC_EACH(c, C)
-        INFERC_EACH(line, (kBytes + 63) / 64) prefetch(tile + c * stride + offset + 64 * line);
+    return tile + offset;
+}
+
+// Part `part` of `parts` of kBytes of C tiles. A few lines at a time: a machine has few buffers for
+// lines under way, and waits when they are taken.
+template <int C, int64_t kBytes>
+INFERC_INLINE void prefetch_part(const uint8_t *ahead, int64_t stride, int part, int parts) {
+    constexpr int kLines = (kBytes + 63) / 64;
+    for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; line++) {
+        INFERC_EACH(c, C) prefetch(ahead + c * stride + 64 * line);
+    }
 }
 
 INFERC_INLINE void store_vector(uint8_t *p, f32x16 v) { store((float *)p, v); }
@@ -173,7 +203,8 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
     const uint8_t *units = a.units;
     for (int64_t step = 0; step < ceil_div(k, 2); step++) {
         const uint8_t *at = tile + step * W::step_bytes;
-        prefetch_tiles<C, W::step_bytes>(tile, stride, step * W::step_bytes);
+        prefetch_part<C, W::step_bytes>(bytes_ahead<C>(tile, stride, step * W::step_bytes), stride,
+                                        0, 1);
         typename Op::Vector w[C][Op::vectors];
         INFERC_EACH(c, C) Op::decode(at + c * stride, 0, 0, w[c]);
         INFERC_EACH(v, Op::vectors) {
@@ -189,9 +220,10 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
 
 template <class W, class Math, int R, int C>
 INFERC_INLINE void direct_group(typename Operand<W, Math>::Acc (&acc)[R][C], const uint8_t *record,
-                                int64_t stride, int g, const uint8_t *units) {
+                                int64_t stride, int g, const uint8_t *units, const uint8_t *ahead) {
     typedef Operand<W, Math> Op;
     INFERC_EACH(v, W::group / 4) {
+        prefetch_part<C, W::record_bytes * W::group / W::block>(ahead, stride, v, W::group / 4);
         typename Op::Vector w[C][Op::vectors];
         INFERC_EACH(c, C) Op::decode(record + c * stride, g, v, w[c]);
         INFERC_EACH(i, Op::vectors) {
@@ -218,12 +250,12 @@ INFERC_INLINE void direct_blocks(const Panel &a, const uint8_t *tile, int64_t st
         f32x16 scale[C][kGroups], minimum[C][kGroups];
         INFERC_EACH(c, C) W::scales(AllLanes{}, record + c * stride, scale[c], minimum[c]);
         for (int g = 0; g < kGroups; g++, group++) {
-            constexpr int64_t kGroupBytes = W::record_bytes / kGroups;
-            prefetch_tiles<C, kGroupBytes>(tile, stride, b * W::record_bytes + g * kGroupBytes);
+            int64_t offset = b * W::record_bytes + g * (W::record_bytes / kGroups);
             typename Op::Acc acc[R][C];
             INFERC_EACH(r, R)
                 INFERC_EACH(c, C) acc[r][c] = Op::start(a, group * R + r);
-            direct_group<W, Math, R, C>(acc, record, stride, g, units);
+            direct_group<W, Math, R, C>(acc, record, stride, g, units,
+                                        bytes_ahead<C>(tile, stride, offset));
             units += W::group / 4 * Op::vectors * 4 * R;
             INFERC_EACH(c, C) {
                 f32x16 s = scale[c][g] * splat(Op::scale_factor);
@@ -313,6 +345,45 @@ INFERC_INLINE void panel_units(typename Op::Acc (&acc)[R][kTileColumns], const u
     }
 }
 
+// A group of integer weights: R * C sums.
+template <class Op, int R, int kUnits>
+INFERC_INLINE void panel_group(typename Op::Acc (&acc)[R][kTileColumns], const uint8_t *w,
+                               const uint8_t *units) {
+    constexpr int C = kTileColumns;
+    INFERC_EACH(u, kUnits) {
+        typename Op::Vector v[C];
+        INFERC_EACH(c, C) load_vector(w + 64 * (u * C + c), &v[c]);
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], v[c], units + 4 * (u * R + r));
+    }
+}
+
+// panel_kernel() with the totals in registers.
+template <class W, class Math, int R>
+INFERC_INLINE void panel_totals(const Panel &a, const WeightPanel *panel, int64_t k, float *total) {
+    typedef Operand<W, Math> Op;
+    constexpr int C = kTileColumns, kUnits = W::group / 4 * Op::vectors;
+    f32x16 sum[R][C];
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) sum[r][c] = load(total + 16 * (r * kPairTiles + c));
+    for (int64_t g = 0; g < k / W::group; g++) {
+        typename Op::Acc acc[R][C];
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::start(a, g * R + r);
+        panel_group<Op, R, kUnits>(acc, panel->vectors + g * kUnits * C * 64,
+                                   a.units + g * kUnits * R * 4);
+        INFERC_EACH(c, C) {
+            f32x16 scale = load(panel->scale + 16 * (g * C + c));
+            f32x16 minimum = load(panel->minimum + 16 * (g * C + c));
+            INFERC_EACH(r, R)
+                sum[r][c] = finish_group<W, Math>(sum[r][c], scale, &minimum, acc[r][c], a,
+                                                  g * W::group / 32 * R + r, g * R + r);
+        }
+    }
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), sum[r][c]);
+}
+
 // total[R][kPairTiles * 16] (columns 0 .. 16C - 1) += rows of `a` (positioned at the panel's first
 // k) times the panel.
 template <class W, class Math, int R>
@@ -327,6 +398,8 @@ INFERC_NOINLINE void panel_kernel(const Panel &a, const WeightPanel *panel, int6
         panel_units<Op, R>(acc, panel->vectors, a.units, ceil_div(k, 2) * Op::vectors);
         INFERC_EACH(r, R)
             INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), acc[r][c]);
+    } else if constexpr (totals_stay<Math>()) {
+        panel_totals<W, Math, R>(a, panel, k, total);
     } else {
         constexpr int64_t kUnits = W::group / 4 * Op::vectors;
         for (int64_t g = 0; g < k / W::group; g++) {

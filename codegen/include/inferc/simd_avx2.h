@@ -99,6 +99,12 @@ INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
     return {_mm256_shuffle_epi8(all, bytes.lo), _mm256_shuffle_epi8(all, bytes.hi)};
 }
 
+// 16 numbers of 16 bits, zero extended.
+INFERC_INLINE i32x16 load_u16(const uint8_t *p) {
+    const __m128i *q = (const __m128i *)p;
+    return {_mm256_cvtepu16_epi32(_mm_loadu_si128(q)),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))};
+}
 // 16 bytes, zero extended.
 INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)p);

@@ -67,6 +67,10 @@ INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
     return {_mm512_shuffle_epi8(all, bytes.v)};
 }
 
+// 16 numbers of 16 bits, zero extended.
+INFERC_INLINE i32x16 load_u16(const uint8_t *p) {
+    return {_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p))};
+}
 // 16 bytes, zero extended.
 INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))};

@@ -112,6 +112,14 @@ INFERC_INLINE i32x16 look_up_bytes(const uint8_t *table, i32x16 bytes) {
     return bytes;
 }
 
+// 16 numbers of 16 bits, zero extended.
+INFERC_INLINE i32x16 load_u16(const uint8_t *p) {
+    uint16_t values[kLanes];
+    memcpy(values, p, 32);
+    i32x16 a;
+    for (int i = 0; i < kLanes; i++) a.v[i] = values[i];
+    return a;
+}
 // 16 bytes, zero extended.
 INFERC_INLINE i32x16 load_bytes(const uint8_t *p) {
     i32x16 a;

@@ -21,7 +21,7 @@ struct AllLanes {
     typedef f32x16 Float;
     typedef i32x16 Int;
     INFERC_INLINE Int u32(const uint8_t *p) const { return load_i(p); }
-    INFERC_INLINE Int u16(const uint8_t *p) const { return bitcast_i(load((const bf16 *)p)) >> 16; }
+    INFERC_INLINE Int u16(const uint8_t *p) const { return load_u16(p); }
     INFERC_INLINE Int u8(const uint8_t *p) const { return load_bytes(p); }
     INFERC_INLINE Float f32(const uint8_t *p) const { return load((const float *)p); }
     INFERC_INLINE Float half(const uint8_t *p) const { return load((const f16 *)p); }

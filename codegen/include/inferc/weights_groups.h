@@ -18,7 +18,7 @@ inline namespace INFERC_ISA {
 
 // ---- scales
 
-// scale and zero point; the minimum of a group is -scale * (zero - what codes are stored less by).
+// Scale and zero point; the minimum of a group is scale * (what codes are stored less by - zero).
 template <bool kBfloat>
 struct AffineScale {
     static constexpr bool has_zero = true;
@@ -66,18 +66,6 @@ struct NoScale {
 
 // ---- codes of a group of 32, `at` its first byte
 
-// Four bits without a sign.
-struct Codes4 {
-    static constexpr bool integers = true, values = false;
-    static constexpr bool stored_signed = false, seven_bits = true;
-    static constexpr int offset = 0, zero_offset = 0;
-    static constexpr int64_t group_bytes = 256;
-    template <class Lanes>
-    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *at, int v) {
-        return nibble_quad(lanes, at, v);
-    }
-};
-
 // Eight bits, signed: stored less by `kZeroOffset`.
 template <int kZeroOffset>
 struct Codes8 {
@@ -103,6 +91,32 @@ INFERC_INLINE void table_values(Lanes lanes, const float *table, const uint8_t *
     out[3] = lanes.template look_up<24>(table, words);
 }
 
+#if defined(INFERC_AVX512)
+constexpr bool kTablesAreFast = true;  // a register holds all of a table of floats
+#else
+constexpr bool kTablesAreFast = false;
+#endif
+
+// Four bits without a sign.
+struct Codes4 {
+    static constexpr bool integers = true, values = kTablesAreFast;
+    static constexpr float values_factor = 1.0f;
+    static constexpr bool stored_signed = false, seven_bits = true;
+    static constexpr int offset = 0, zero_offset = 0;
+    static constexpr int64_t group_bytes = 256;
+    alignas(64) static constexpr float of[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                 8, 9, 10, 11, 12, 13, 14, 15};
+    template <class Lanes>
+    static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *at, int v) {
+        return nibble_quad(lanes, at, v);
+    }
+    template <class Lanes>
+    static INFERC_INLINE void quad_values(Lanes lanes, const uint8_t *at, int v,
+                                          typename Lanes::Float *out) {
+        table_values(lanes, of, at, v, out);
+    }
+};
+
 // Four bits into a table of floats.
 template <class Table>
 struct TableCodes {
@@ -117,14 +131,9 @@ struct TableCodes {
     }
 };
 
-// e2m1, doubled: integers. Values by table where a register holds all of it.
+// e2m1, doubled: integers.
 struct E2M1Codes {
-#if defined(INFERC_AVX512)
-    static constexpr bool values = true;
-#else
-    static constexpr bool values = false;
-#endif
-    static constexpr bool integers = true;
+    static constexpr bool integers = true, values = kTablesAreFast;
     static constexpr float values_factor = 1.0f;
     static constexpr bool stored_signed = false, seven_bits = true;
     static constexpr int offset = 12, zero_offset = 0;
@@ -172,8 +181,7 @@ struct Grouped : Codes {
         auto s = Scale::scale(lanes, record);
         for (int g = 0; g < kElements / 32; g++) scale[g] = s;
         if constexpr (has_min) {
-            auto zero = to_f32(lanes.u16(record + 32)) - to_f32(lanes.splat(Codes::zero_offset));
-            auto m = -(s * zero);
+            auto m = s * (to_f32(lanes.splat(Codes::zero_offset)) - to_f32(lanes.u16(record + 32)));
             for (int g = 0; g < kElements / 32; g++) minimum[g] = m;
         }
     }

@@ -41,10 +41,22 @@ def _heads_last(e: Emitter, x: Value) -> Value:
 
 @aten("inferc.mask.default")
 def _mask(
-    e: Emitter, _like: Value, _batch: object, _length: object, kind: str, window: int, chunk: int
+    e: Emitter,
+    _like: Value,
+    _batch: object,
+    _length: object,
+    kind: str,
+    window: int | None,
+    chunk: int | None,
 ) -> Value:
     """One sequence a row and contiguous positions: the mask is a function of positions alone."""
-    return e.op("nn.mask", e.positions, kind=kind, window=window or None, chunk=chunk or None)
+    for what, tokens in (("a sliding window", window), ("an attention chunk", chunk)):
+        if tokens is not None and tokens < 1:
+            raise unsupported(
+                f"{what} of {tokens} tokens shows no token: expected at least 1, or null in "
+                "config.json for none."
+            )
+    return e.op("nn.mask", e.positions, kind=kind, window=window, chunk=chunk)
 
 
 @aten("aten.empty.memory_format")

@@ -71,14 +71,16 @@ def _attention_shape(
 
 
 @custom_op("inferc::mask", mutates_args=())
-def mask_op(like: Tensor, batch: int, length: int, kind: str, window: int, chunk: int) -> Tensor:
-    """Boolean mask `[B, 1, S, S]`; window and chunk are 0 when there is none."""
+def mask_op(
+    like: Tensor, batch: int, length: int, kind: str, window: int | None, chunk: int | None
+) -> Tensor:
+    """Boolean mask `[B, 1, S, S]`."""
     raise NotImplementedError("inferc::mask exists in exported graphs only")
 
 
 @mask_op.register_fake
 def _mask_shape(
-    like: Tensor, batch: int, length: int, kind: str, window: int, chunk: int
+    like: Tensor, batch: int, length: int, kind: str, window: int | None, chunk: int | None
 ) -> Tensor:
     return like.new_empty((batch, 1, length, length), dtype=torch.bool)
 
@@ -166,7 +168,7 @@ def _mask(
     parts = dict(_decode(mask_function))
     kind = "causal" if "causal" in parts else "bidirectional"
     like = torch.empty((0,), device=device)
-    return mask_op(like, batch_size, q_length, kind, parts.get("window", 0), parts.get("chunk", 0))
+    return mask_op(like, batch_size, q_length, kind, parts.get("window"), parts.get("chunk"))
 
 
 def _additive_mask(dtype: torch.dtype = torch.float32, **arguments: Any) -> Tensor:
@@ -193,9 +195,9 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
     if name.startswith("and_masks"):
         return [part for inner in cells["mask_functions"] for part in _decode(inner)]
     if name.startswith("sliding_window_overlay"):
-        return [("window", _at_least_one(cells["sliding_window"], "a sliding window"))]
+        return [("window", int(cells["sliding_window"]))]
     if name.startswith("chunked_overlay"):
-        return [("chunk", _at_least_one(cells["chunk_size"], "an attention chunk"))]
+        return [("chunk", int(cells["chunk_size"]))]
     if name.startswith(("packed_sequence_mask_function", "padding_mask_function")):
         return []
     if name.startswith(("remap_positions", "add_offsets")):
@@ -204,15 +206,6 @@ def _decode(function: Callable[..., Any]) -> list[tuple[str, int]]:
         f"the model builds its attention mask with {name.split('.')[0]}, which the compiler does "
         "not know; causal, sliding-window and chunked masks are supported."
     )
-
-
-def _at_least_one(tokens: int, what: str) -> int:
-    """A size in tokens; with less than one no query would see a key."""
-    if tokens < 1:
-        raise CompileError(
-            f"{what} of {tokens} tokens: expected at least 1, or null in config.json for none."
-        )
-    return int(tokens)
 
 
 def register() -> None:

@@ -102,6 +102,8 @@ def _unbind(e: Emitter, x: Value, axis: int = 0) -> tuple[Value, ...]:
 
 @aten("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def _cat(e: Emitter, pieces: list[Value], axis: int = 0) -> Value:
+    if len(pieces) > 1:  # torch lets an empty vector stand for an empty tensor of any rank
+        pieces = [p for p in pieces if tensor(p).shape != (0,)] or pieces[:1]
     if len(pieces) == 1:
         return pieces[0]
     dtype = e.result.dtype

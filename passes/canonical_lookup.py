@@ -24,7 +24,7 @@ def uniform(value: Value) -> int | float | bool | None:
     return first if isinstance(first, int | float) else None
 
 
-@pattern("core.take_along")
+@pattern("core.take_along", "core.embedding")
 def take_from_uniform(op: Op, edit: Edit) -> Value | None:
     """Elements of a tensor that has only one number are that number."""
     number = uniform(op.operands[0])

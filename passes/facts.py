@@ -10,7 +10,7 @@ from inferc.ir.core import Func, Module, Op
 from inferc.ir.dims import sym
 from inferc.ir.ops.recurrent import WHOLE
 from inferc.ir.types import CacheType, StateType, TensorType
-from inferc.ir.weights import weight_ops
+from inferc.ir.weights import has_tokens, weight_ops
 from inferc.passes.rebuild import step_funcs
 from inferc.passes.step_arguments import STEP_ARGUMENTS
 
@@ -135,7 +135,7 @@ def _hoisted(module: Module) -> Iterator[str]:
     """Step functions compute no weights: expressions over parameters are in pack functions."""
     for func in step_funcs(module):
         for op in weight_ops(func):
-            if op.name != "param":
+            if op.name != "param" and not has_tokens(op):
                 yield f"found {_op(func, op)}"
 
 

@@ -22,6 +22,7 @@ from inferc.ir.ops.elementwise import ELEMENTWISE
 from inferc.ir.rewrite import Rewriter, outline
 from inferc.ir.text import structural_text
 from inferc.ir.types import TensorType
+from inferc.ir.weights import has_tokens
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.rebuild import step_funcs
 
@@ -99,7 +100,7 @@ def _weight_ops(func: Func) -> set[Op]:
         producers = [v.producer for v in op.operands]
         if op.name == "param" or _is_table(op):
             weights.add(op)
-        elif op.card.stateful or op.body is not None:
+        elif op.card.stateful or op.body is not None or has_tokens(op):
             continue
         elif all(p in weights or p in constants for p in producers):
             (weights if any(p in weights for p in producers) else constants).add(op)

@@ -45,6 +45,8 @@ OPS: dict[str, dict[str, int]] = {
     # an index that selects all keys; a count of the tokens that are no padding
     "deepseek_v32": {"core.topk": 3},
     "roberta": {"serve.linear_scan": 1, "serve.paged_attention": 2},
+    # a weight repeated for every token
+    "roc_bert": {"serve.paged_attention": 2},
     # a mask that multiplies; a guard that holds for all lengths
     "openai-gpt": {"serve.paged_attention": 2},
     "aria_text": {"nn.experts": 2},

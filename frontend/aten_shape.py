@@ -40,7 +40,7 @@ def _transpose(e: Emitter, x: Value, first: int, second: int) -> Value:
     return e.transpose(x, tuple(perm))
 
 
-@aten("aten.t.default")
+@aten("aten.t.default", "aten.numpy_T.default")
 def _t(e: Emitter, x: Value) -> Value:
     return e.transpose(x, tuple(reversed(range(rank(x)))))
 

@@ -109,10 +109,16 @@ class _Binder:
         self.weights[op.result] = BoundWeight(moved)
 
     def _linear(self, op: Op) -> bool:
-        """Emit a linear layer whose weight has a scale or an order; False if it has not."""
+        """Emit a linear layer whose weight has a scale or an order; False if it has not.
+
+        A product with the transpose of a weight is one too, and reads blocks as they are.
+        """
         x, w, *bias = op.operands
-        weight = self.weights.get(w)
-        if not isinstance(weight, BoundWeight) or not weight.sides or weight.transposed:
+        weight, turned = self.weights.get(w), op.name == "core.matmul"
+        if not isinstance(weight, BoundWeight) or weight.transposed is not turned:
+            return False
+        type_ = tensor(weight.value)
+        if not weight.sides and not (turned and type_.is_block and type_.rank == 2):
             return False
         read = self._read(x, op.loc, stored=False)
         added = self._read(bias[0], op.loc, stored=False) if bias else None
@@ -120,7 +126,7 @@ class _Binder:
         return True
 
     def _copy(self, op: Op) -> None:
-        if op.name == "core.linear" and self._linear(op):
+        if op.name in ("core.linear", "core.matmul") and self._linear(op):
             return
         stored = _READS_STORED.get(op.name, ())
         operands = [self._read(v, op.loc, stored=i in stored) for i, v in enumerate(op.operands)]

@@ -106,8 +106,8 @@ class Affine:
         scale: The stored scales, for their type and for messages.
         packed: Codes of rows [start, stop), columns in order: u8[n, K * bits / 8], the low nibble
             first.
-        scales: All scales, [N, K / group].
-        zeros: All zero points, u8[N, K / group].
+        scales: All scales, [N, K / group], the last group cut short if it has to be.
+        zeros: All zero points, u8[N, K / group] likewise.
         pieces: The stored tensors.
         order: The column that comes i-th where groups are not in order, i32[K].
     """
@@ -144,11 +144,13 @@ class Affine:
     def _rows(self, letter: str) -> Bytes:
         scales, zeros = self.scales().astype(SCALE_TYPES[letter]), self.zeros()
         block = self._block()
+        each, count = self.group // block, self.shape[1] // block
         kind = block_format(affine_name(self.bits, block, letter))
         out = np.empty((self.shape[0], kind.row_bytes(self.shape[1])), np.uint8)
         for start, stop in steps(self.shape):
-            part, packed = slice(start, stop), self.packed(start, stop)
-            out[part] = affine_rows(packed, scales[part], zeros[part], self.bits, block)
+            # One a block; the last group may be cut short.
+            parts = (np.repeat(v[start:stop], each, 1)[:, :count] for v in (scales, zeros))
+            out[start:stop] = affine_rows(self.packed(start, stop), *parts, self.bits, block)
         return out
 
 

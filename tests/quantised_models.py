@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {"tie_word_embeddings": True},
     "phi3": {},
+    "falcon": {"intermediate_size": None, "num_key_value_heads": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32,
                 "sliding_window": 8, "intermediate_size": 96},
@@ -123,13 +124,15 @@ METHODS: dict[str, Method] = {
     ),
 }  # fmt: skip
 
-_LINEAR = re.compile(r"\.layers\..*(_proj|_proj_with_mqa|\.w[123]|_[ab]_proj)\.weight$")
+_LINEAR = re.compile(
+    r"\.(layers|h)\..*(_proj|_proj_with_mqa|\.w[123]|query_key_value|dense\w*)\.weight$"
+)
 
 
 def save(family: str, method: str, folder: Path) -> tuple[Path, Path]:
     """The quantised model, and the plain one with the values that it means."""
     chosen = METHODS[method]
-    config = _SIZES | FAMILIES[family]
+    config = {k: v for k, v in (_SIZES | FAMILIES[family]).items() if v is not None}
     plain, stored = folder / "plain", folder / "quantised"
     _random(family, config).save_pretrained(plain)
     tensors = load_file(plain / "model.safetensors")

@@ -23,6 +23,9 @@ CASES = [
     ("qwen2", "int8"),
     ("phi3", "pack"),
     ("phi3", "f8-channel"),
+    ("falcon", "gptq"),  # products with the transpose of a weight
+    ("falcon", "gptq-orders"),
+    ("falcon", "int8"),
     ("mixtral", "gptq"),
     ("mixtral", "pack-8"),
     ("mixtral", "int8"),

@@ -182,6 +182,16 @@ def test_pieces_of_rows_are_read_alike(
     np.testing.assert_array_equal(tensor.read_parameter(), stored.values)
 
 
+@pytest.mark.parametrize("act_order", [False, True])
+def test_last_group_cut_short(act_order: bool, tmp_path: Path) -> None:
+    config = GPTQ | {"group_size": 64, "desc_act": act_order}
+    stored = quantised.gptq(group=64, act_order=act_order)(matrix(N, 96))
+    tensor = opened(tmp_path, config, stored).store["model.proj.weight"]
+    assert isinstance(tensor, QuantisedTensor)
+    assert tensor.dtype == "u4_g32"
+    np.testing.assert_array_equal(tensor.read_parameter(), stored.values)
+
+
 @pytest.mark.parametrize("case", ["int8-channel", "f8-channel", "f8-tensor"])
 def test_experts_have_no_vectors(case: str, tmp_path: Path) -> None:
     _, config, quantise = CASES[case]

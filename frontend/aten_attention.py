@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from inferc.frontend.aten_table import Emitter, Scalar, aten, rank, tensor, unsupported
 from inferc.ir.core import Value
@@ -86,11 +85,6 @@ def _triangle(e: Emitter, comparison: str, x: Value, diagonal: int) -> Value:
     dtype = tensor(x).dtype
     zero: Scalar = False if dtype == "bool" else 0
     return e.op("core.where", e.op(comparison, column, row), x, e.scalar(zero, dtype))
-
-
-@aten("aten.cumsum.default")
-def _cumsum(e: Emitter, x: Value, axis: int, **_: Any) -> Value:
-    return e.op("core.cumsum", e.cast(x, e.result.dtype), axis=axis % rank(x))
 
 
 @aten("aten.__or__.Tensor")

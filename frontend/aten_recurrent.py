@@ -75,10 +75,10 @@ def _one(sizes: list[int] | int | str) -> int | str:
 
 @aten("aten.cumsum.default")
 def _cumsum(e: Emitter, x: Value, axis: int, **_: object) -> Value:
-    """A count along the tokens, as a recurrence; exact for sums up to 2 ** 24."""
+    """A count along the tokens as a recurrence, exact for sums up to 2 ** 24; else as it is."""
     shape = tensor(x).shape
     if axis % len(shape) != 1 or shape != tensor(e.positions).shape:
-        raise unsupported(f"a cumulative sum of {tensor(x)} along axis {axis} is not supported.")
+        return e.op("core.cumsum", e.cast(x, e.result.dtype), axis=axis % len(shape))
     rows = e.reshape(e.cast(x, "f32"), (*shape, 1))
     kept = e.broadcast(e.scalar(1.0, "f32"), (*shape, 1))
     counts = e.reshape(e.op("nn.linear_scan", rows, kept), shape)

@@ -12,8 +12,8 @@ Every head sees the same narrow row `[c, s]` of a token: the matrix of its keys 
 `qn . (wk c) = (wk^T qn) . c`, and that of its values behind the sum. Scores, and so scale, window,
 soft-cap and sinks, stay what they were. Chosen where `[c, s]` takes fewer bytes a token than keys
 and values of all heads. Prefill and decode take the same form, for a token must give the same bits
-in both. Not done for biased projections, and where keys of several query heads are one; nor where
-`wk` is stored in blocks: turned the other way it could not be packed as stored.
+in both. Not done for biased projections, and where keys of several query heads are one. `wk` is
+turned when weights are packed; in blocks, that run along `c`, it stays and its product is turned.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from inferc.passes.rebuild import step_funcs
 from inferc.passes.unbatch import rows_of
 
 PATTERN = "latent-attention"
+_TURNED = ("f32", "bf16", "f16")  # stored types whose matrices packing turns
 _Made = dict[tuple[Value, Value], tuple[Value, Value]]  # (c, s) to keys and values
 
 
@@ -181,11 +182,8 @@ def _refusal(op: Op, latent: _Latent, cache: CacheType, plain: CacheType) -> str
             f"{plain.kv_heads * (plain.k_dim + plain.v_dim)}"
         )
     weight = tensor(latent.own.weight)
-    if weight.is_block:
-        return (
-            f"the projection of the keys is stored as {weight.dtype}: blocks run along the "
-            "latent and cannot be turned without loss, so keys and values stay in the pages"
-        )
+    if not weight.is_block and weight.dtype not in _TURNED:
+        return f"no product reads heads of {weight.dtype} the other way"
     return None
 
 
@@ -212,8 +210,12 @@ def _matrices(projection: _Projection, edit: Edit) -> Value:
 def _query(q: Value, latent: _Latent, edit: Edit) -> Value:
     """The query `[T, H, R + P]` for the keys `[c, s]`."""
     own, turned = _parts(q, latent, edit)
-    turned_way = edit.op("core.transpose", _matrices(latent.own, edit), perm=(0, 2, 1))
-    absorbed = edit.op("nn.head_linear", own, turned_way)
+    matrices = _matrices(latent.own, edit)
+    if tensor(matrices).is_block:
+        absorbed = edit.op("nn.head_linear", own, matrices, turned=True)
+    else:
+        matrices = edit.op("core.transpose", matrices, perm=(0, 2, 1))
+        absorbed = edit.op("nn.head_linear", own, matrices)
     return edit.op("core.concat", absorbed, turned, axis=2, hint=q.hint)
 
 

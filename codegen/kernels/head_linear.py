@@ -43,6 +43,7 @@ class HeadLinearParams:
     heads: int
     n: int
     k: int
+    turned: bool
     x: HeadRows
     w: int
     beside: HeadRows | None
@@ -91,13 +92,16 @@ def _params(group: Group, options: KernelOptions, name: str) -> HeadLinearParams
         raise Unfit(f"the matrices %{w.hint}: {w.type} are no packed parameter")
     if tensor(x).rank != 3 or len(group.body.results) != 1:
         raise Unfit(f"heads of {x.type}, {len(group.body.results)} results")
-    heads, n, k = (static_size(w, i) for i in range(3))
+    turned = product.attrs["turned"] is True
+    heads, n, k = (static_size(w, i) for i in ((0, 2, 1) if turned else (0, 1, 2)))
+    if turned and not tensor(w).is_block:
+        raise Unfit(f"matrices of {tensor(w).dtype} are to be stored the other way")
     dtype, beside = tensor(w).dtype, _beside(group.body.results[0], product)
     rope = made_by(beside, "nn.rope") if beside is not None else None
-    turned = rope.operands[0] if rope is not None else beside
+    behind = rope.operands[0] if rope is not None else beside
     return HeadLinearParams(
-        name, dtype.upper(), math_type(dtype, options), heads, n, k, head_rows(x), w.index,
-        head_rows(turned) if turned is not None else None,
+        name, dtype.upper(), math_type(dtype, options), heads, n, k, turned, head_rows(x), w.index,
+        head_rows(behind) if behind is not None else None,
         2 * static_size(rope.operands[1], -1) if rope is not None else 0,
         str(rope.attrs["pairing"]) if rope is not None else "half",
         argument(rope, 1), argument(rope, 2), len(group.op.operands),
@@ -126,7 +130,7 @@ def _supports(group: Group, options: KernelOptions) -> Answer:
 
 
 def _scratch(group: Group, options: KernelOptions) -> Scratch:
-    k = static_size(_product(group).operands[1], 2)
+    k = static_size(_product(group).operands[0], 2)
     return Scratch(per_worker=f"matmul_scratch_bytes(kStepTokens, {k})")
 
 

@@ -62,28 +62,40 @@ register(
 def _infer_head_linear(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:
     dims = Dims("nn.head_linear")
     x = dims.match("x", types[0], "..", "H", "K")
-    dims.match("w", types[1], "H", "N", "K")
+    dims.match("w", types[1], "H", *(("K", "N") if attrs["turned"] else ("N", "K")))
     if x.dtype not in ("f32", "f64"):
         raise TypeMismatch(f"nn.head_linear: x must be f32, found {x}")
     return (TensorType((*x.shape[:-1], dims["N"]), x.dtype),)
 
 
-def _head_linear(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    y: np.ndarray = np.einsum("...hk,hnk->...hn", x, w.astype(x.dtype, copy=False), optimize=True)
+def _head_linear(x: np.ndarray, w: np.ndarray, *, turned: bool = False) -> np.ndarray:
+    path = "...hk,hkn->...hn" if turned else "...hk,hnk->...hn"
+    y: np.ndarray = np.einsum(path, x, w.astype(x.dtype, copy=False), optimize=True)
     return y
+
+
+def _head_linear_flops(types: Sequence[Type], attrs: Attrs) -> Size:
+    x, w = types
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    return x.elements * w.shape[2 if attrs["turned"] else 1] * 2
 
 
 register(
     Card(
         "nn.head_linear",
-        "Every head of x times the transpose of its own matrix. w may be of any stored type.",
+        "Every head of x times the transpose of its own matrix; turned: times [H, K, N] as it is. "
+        "w may be of any stored type.",
         ("x: [.., H, K]", "w: [H, N, K]"),
         _infer_head_linear,
         _head_linear,
-        flops=lambda types, attrs: _linear_flops((types[0], _rows_of_one(types[1])), attrs),
+        attrs=(Attr("turned", (bool,), False, False),),
+        flops=_head_linear_flops,
         samples=(
             Sample((TensorType((2, 3, 4, 8), "f32"), TensorType((4, 5, 8), "f32"))),
             Sample((TensorType((3, 2, 32), "f32"), TensorType((2, 5, 32), "q4_1"))),
+            Sample(
+                (TensorType((3, 2, 5), "f32"), TensorType((2, 5, 32), "q4_1")), {"turned": True}
+            ),
         ),
         refused=(
             BadSample((TensorType((3, 4, 8), "f32"), TensorType((2, 5, 8), "f32")), {}, "dim H"),
@@ -91,11 +103,6 @@ register(
         ),
     )
 )
-
-
-def _rows_of_one(w: Type) -> TensorType:
-    assert isinstance(w, TensorType)
-    return w.with_shape(w.shape[1:])
 
 
 def _infer_matmul(types: Sequence[Type], attrs: Attrs) -> tuple[Type, ...]:

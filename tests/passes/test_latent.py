@@ -86,13 +86,12 @@ def test_bytes_of_a_token_are_those_of_the_latent(name: str, layers: int) -> Non
     assert notes == {"latent in the pages: 32 numbers a token, 160 as keys and values": layers}
 
 
-def test_expanded_where_the_matrices_are_stored_in_blocks() -> None:
+def test_expanded_where_no_product_reads_the_matrices() -> None:
     """The reason is in the record; keys and values of all heads are in the pages."""
-    case = next(c for c in GOLDEN if any("q8_0" in r for r in c.refused))
+    case = next(c for c in GOLDEN if any("f8e4m3" in r for r in c.refused))
     module = parse_module(case.source)
-    records = run_passes(
-        module, [make_pass("latent-attention"), make_pass("page-attention")], given={"flat"}
-    )
-    assert any("q8_0" in refused.reason for refused in records[0].refused)
+    passes = [make_pass("latent-attention"), make_pass("page-attention")]
+    records = run_passes(module, passes, given={"flat"})
+    assert any("f8e4m3" in refused.reason for refused in records[0].refused)
     (cache,) = (a.type for a in module.funcs["forward"].args if isinstance(a.type, CacheType))
     assert cache == CacheType(4, 12, 8, "f32", window=5)

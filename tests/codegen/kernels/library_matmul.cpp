@@ -45,6 +45,12 @@ void call(const float *x, int64_t x_stride, const void *w, int64_t rows, int64_t
         head_linear<W, Math>(*a, scratch, worker, workers);                                       \
     }
 
+#define TURNED(name, W)                                                               \
+    extern "C" void turned_##name(const HeadLinearArgs *a, void *scratch, int worker, \
+                                  int workers) {                                      \
+        head_linear_turned<W>(*a, scratch, worker, workers);                          \
+    }
+
 #if defined(PART_dense)
 HEADS(f32, F32, MathF32)
 HEADS(bf16, BF16, MathBf16)
@@ -64,9 +70,11 @@ extern "C" int64_t scratch_bytes(int64_t rows, int64_t k) {
 #elif defined(PART_legacy)
 BLOCKS(q4_0, Q4_0)
 BLOCKS(q4_1, Q4_1)
+TURNED(q4_1, Q4_1)
 BLOCKS(q5_0, Q5_0)
 BLOCKS(q5_1, Q5_1)
 BLOCKS(q8_0, Q8_0)
+TURNED(q8_0, Q8_0)
 HEADS(q8_0, Q8_0, MathF32)
 #elif defined(PART_four)
 BLOCKS(u4_g32, U4_G32)
@@ -84,25 +92,33 @@ BLOCKS(u8b_g64, U8B_G64)
 BLOCKS(u8b_g128, U8B_G128)
 #elif defined(PART_codes)
 DENSE(f8_g128, F8_G128)
+TURNED(f8_g128, F8_G128)
 DENSE(nf4_g64, NF4_G64)
 DENSE(fp4_g64, FP4_G64)
 BLOCKS(mxfp4, MXFP4)
+TURNED(mxfp4, MXFP4)
 #elif defined(PART_some)
 BLOCKS(u4b_g64, U4B_G64)
 BLOCKS(u8_g128, U8_G128)
 DENSE(f8_g128, F8_G128)
+TURNED(f8_g128, F8_G128)
 DENSE(nf4_g64, NF4_G64)
 BLOCKS(mxfp4, MXFP4)
+TURNED(mxfp4, MXFP4)
 BLOCKS(q4_1, Q4_1)
+TURNED(q4_1, Q4_1)
 BLOCKS(q5_0, Q5_0)
 BLOCKS(q8_0, Q8_0)
+TURNED(q8_0, Q8_0)
 HEADS(q8_0, Q8_0, MathF32)
 BLOCKS(q3_k, Q3_K)
 BLOCKS(q6_k, Q6_K)
+TURNED(q6_k, Q6_K)
 #elif defined(PART_k)
 BLOCKS(q2_k, Q2_K)
 BLOCKS(q3_k, Q3_K)
 BLOCKS(q4_k, Q4_K)
 BLOCKS(q5_k, Q5_K)
 BLOCKS(q6_k, Q6_K)
+TURNED(q6_k, Q6_K)
 #endif

@@ -184,7 +184,7 @@ class HeadLinearArgs(ctypes.Structure):
     )
 
 
-def run_heads(isa, fmt, x, packed, n, workers=1):
+def run_heads(isa, function, x, packed, n, workers=1):
     """y[rows, heads, n] out of x[rows, heads, k], both with other numbers between the heads."""
     rows, heads, k = x.shape
     wide = np.full((rows, heads + 1, k + 2), np.nan, np.float32)
@@ -197,7 +197,7 @@ def run_heads(isa, fmt, x, packed, n, workers=1):
     )  # fmt: skip
     for worker in range(workers):
         scratch = Guarded((one,), np.uint8, 0xFF)
-        library(isa)[f"heads_{fmt}"](
+        library(isa)[function](
             ctypes.byref(args), pointer(scratch.array), ctypes.c_int(worker), ctypes.c_int(workers)
         )
         scratch.check()
@@ -213,12 +213,32 @@ def test_heads_against_float64_and_batch_invariant(isa, fmt, n, k):
     stored = [random_rows(fmt, n, k, rng) for _ in range(heads)]
     packed = np.concatenate([packing.pack(fmt, rows) for rows in stored])
     x = rng.standard_normal((37, heads, k), np.float32)
-    whole = run_heads(isa, fmt, x, packed, n, workers=2)
+    whole = run_heads(isa, f"heads_{fmt}", x, packed, n, workers=2)
     math = "bf16" if fmt == "bf16" else "f32"
     for head, rows in enumerate(stored):
         wanted, scale = reference(fmt, math, x[:, head], decode(fmt, rows))
         assert (np.abs(whole[:, head] - wanted) <= 1e-6 * scale).all()
     for begin, end in ((0, 1), (3, 5), (8, 37)):
         for workers in (1, 3, 13):
-            part = run_heads(isa, fmt, x[begin:end], packed, n, workers)
+            part = run_heads(isa, f"heads_{fmt}", x[begin:end], packed, n, workers)
+            np.testing.assert_array_equal(part, whole[begin:end])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("fmt", "n"), [("q4_1", 320), ("q8_0", 64), ("q6_k", 512), ("f8_g128", 384), ("mxfp4", 288)]
+)
+def test_turned_heads_against_float64_and_batch_invariant(isa, fmt, n):
+    """Matrices stored the other way, [k, n], and k no multiple of a tile."""
+    rng, heads, k = np.random.default_rng(12), 3, 21
+    stored = [random_rows(fmt, k, n, rng) for _ in range(heads)]
+    packed = np.concatenate([packing.pack(fmt, rows) for rows in stored])
+    x = rng.standard_normal((23, heads, k), np.float32)
+    whole = run_heads(isa, f"turned_{fmt}", x, packed, n, workers=2)
+    for head, rows in enumerate(stored):
+        wanted, scale = reference(fmt, "f32", x[:, head], decode(fmt, rows).T)
+        assert (np.abs(whole[:, head] - wanted) <= 1e-6 * scale).all()
+    for begin, end in ((0, 1), (3, 6), (8, 23)):
+        for workers in (1, 3, 7):
+            part = run_heads(isa, f"turned_{fmt}", x[begin:end], packed, n, workers)
             np.testing.assert_array_equal(part, whole[begin:end])

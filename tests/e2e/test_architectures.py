@@ -19,7 +19,7 @@ COMPILED = {
     "mpt": "ALiBi",
     "nanochat": "rotary embedding in the other direction",
     "opt": "positions counted from two",
-    "youtu": "latent attention, expanded",
+    "youtu": "latent attention",
 }
 INTERPRETED = (
     "apertus", "bert", "biogpt", "bloom", "deepseek_v2", "diffllama", "falcon", "gpt_bigcode",

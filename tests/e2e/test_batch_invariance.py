@@ -26,7 +26,7 @@ from tests.e2e.workshop import Workshop
 
 REQUESTS = 40
 SCARCE_PAGES = 14
-MODELS = ("gemma2", "llama")  # sliding windows by layer, and full attention
+MODELS = ("gemma2", "llama", "minicpm3")  # windows by layer, full attention, a latent cache
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ constexpr int tile_rows_least() {
 constexpr int direct_columns(int rows) {
 #if defined(INFERC_AVX512)
     return rows <= 2 ? 4 : 2;
+#elif defined(INFERC_AVX2)
+    return rows == 1 ? 4 : 1;
 #else
     return rows == 1 ? 2 : 1;
 #endif
@@ -224,13 +226,22 @@ INFERC_INLINE void direct_group(typename Operand<W, Math>::Acc (&acc)[R][C], con
     typedef Operand<W, Math> Op;
     INFERC_EACH(v, W::group / 4) {
         prefetch_part<C, W::record_bytes * W::group / W::block>(ahead, stride, v, W::group / 4);
-        typename Op::Vector w[C][Op::vectors];
-        INFERC_EACH(c, C) Op::decode(record + c * stride, g, v, w[c]);
-        INFERC_EACH(i, Op::vectors) {
-            INFERC_EACH(r, R)
-                INFERC_EACH(c, C)
-                    acc[r][c] = Op::multiply(acc[r][c], w[c][i],
-                                             units + 4 * ((v * Op::vectors + i) * R + r));
+        if constexpr (R == 1) {
+            // Tile by tile: what is decoded is used up before more is.
+            INFERC_EACH(c, C) {
+                typename Op::Vector w[Op::vectors];
+                Op::decode(record + c * stride, g, v, w);
+                INFERC_EACH(i, Op::vectors)
+                    acc[0][c] = Op::multiply(acc[0][c], w[i], units + 4 * (v * Op::vectors + i));
+            }
+        } else {
+            typename Op::Vector w[C][Op::vectors];
+            INFERC_EACH(c, C) Op::decode(record + c * stride, g, v, w[c]);
+            INFERC_EACH(i, Op::vectors) {
+                const uint8_t *unit = units + 4 * (v * Op::vectors + i) * R;
+                INFERC_EACH(r, R)
+                    INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], w[c][i], unit + 4 * r);
+            }
         }
     }
 }

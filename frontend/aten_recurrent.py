@@ -75,11 +75,26 @@ def _one(sizes: list[int] | int | str) -> int | str:
 
 @aten("aten.cumsum.default")
 def _cumsum(e: Emitter, x: Value, axis: int, **_: object) -> Value:
-    """A count along the tokens as a recurrence, exact for sums up to 2 ** 24; else as it is."""
+    """A count of some tokens is a recurrence; exact up to 2 ** 24. Others are of masks."""
     shape = tensor(x).shape
-    if axis % len(shape) != 1 or shape != tensor(e.positions).shape:
+    along_tokens = axis % len(shape) == 1 and shape == tensor(e.positions).shape
+    if not along_tokens or not _reads_tokens(e, x):
         return e.op("core.cumsum", e.cast(x, e.result.dtype), axis=axis % len(shape))
     rows = e.reshape(e.cast(x, "f32"), (*shape, 1))
     kept = e.broadcast(e.scalar(1.0, "f32"), (*shape, 1))
     counts = e.reshape(e.op("nn.linear_scan", rows, kept), shape)
     return e.cast(counts, e.result.dtype)
+
+
+def _reads_tokens(e: Emitter, x: Value) -> bool:
+    """Whether a value is computed from anything but positions and constants."""
+    stack, seen = [x], set[Value]()
+    while stack:
+        value = stack.pop()
+        if value in seen or value is e.positions:
+            continue
+        seen.add(value)
+        if value.producer is None:
+            return True
+        stack += value.producer.operands
+    return False

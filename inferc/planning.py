@@ -42,6 +42,8 @@ def plan(
     chosen.select().options()
     tell(Event("import", str(source)))
     model = _import(Path(source), dtype, chosen)
+    for note in model.notes:
+        tell(Event("note", note))
     lowered = lower(model, chosen, tell)
     tell(Event("report", model.facts.name))
     return description.report(model, chosen, lowered, description.manifest(model, lowered))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from inferc.cli.compile_model import ShownProgress, add_options, chosen_options
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         report = inferc.plan(
             args.source, dtype=args.dtype, progress=progress.show, **chosen_options(args)
         )
+    for note in progress.notes:
+        print(f"note: {note}", file=sys.stderr)
     if args.json:
         print(json.dumps(report, indent=1, sort_keys=True))
         return 0

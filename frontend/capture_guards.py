@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import re
 
+import sympy
+
 _BATCHES = (1, 2, 3, 1024)
 _SIZE = re.compile(r"L\['\w+'\]\.size\(\)\[(\d)\]")
 _NAMES = frozenset({"S", "B", "min", "max"})
@@ -49,3 +51,11 @@ def _holds(guard: str, context_tokens: int) -> bool:
 def excludes_longest(guards: list[str], context_tokens: int) -> bool:
     """Whether all that stands against a graph for all lengths is the longest length itself."""
     return context_tokens > 1 and always_true(guards, context_tokens - 1)
+
+
+def holds(guard: sympy.Basic, length: sympy.Symbol, longest: int) -> bool:
+    """Whether a guard on the length alone holds for a few short and the longest lengths."""
+    if guard.free_symbols != {length}:
+        return True
+    lengths = {*range(1, 18), 64, 65, longest - 1, longest}
+    return all(guard.subs(length, n) != sympy.false for n in lengths if 1 <= n <= longest)

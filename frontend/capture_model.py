@@ -35,6 +35,7 @@ from inferc.frontend.capture_guards import (
     always_true,
     excludes_longest,
     guards_of,
+    holds,
     is_specialised,
 )
 from inferc.frontend.capture_inplace import make_functional
@@ -54,11 +55,13 @@ class ActiveModules:
         stack: path and class of the modules.
         length: the traced length of the sequence, symbolic as long as nothing made it a number.
         specialised: path and class of the innermost module that did; empty if none.
+        owners: path and class of the innermost module that made each guard of the sizes.
     """
 
     stack: list[tuple[str, str]] = field(default_factory=list)
     length: int | torch.SymInt = 0
     specialised: str = ""
+    owners: list[str] = field(default_factory=list)
 
     def enter(self, path: str, class_: str) -> None:
         """Enter a module of the innermost one."""
@@ -71,11 +74,21 @@ class ActiveModules:
         self.stack.pop()
 
     def _look(self) -> None:
-        """Note the innermost module if the length has become a number in it."""
-        if self.stack and isinstance(self.length, torch.SymInt) and not self.specialised:
-            if not self.length.node.expr.free_symbols:
-                path, class_ = self.stack[-1]
-                self.specialised = f"{path} ({class_})"
+        """Note the innermost module for new guards, and if the length has become a number."""
+        if not self.stack or not isinstance(self.length, torch.SymInt):
+            return
+        path, class_ = self.stack[-1]
+        where, node = (f"{path} ({class_})" if path else class_), self.length.node
+        self.owners += [where] * (len(node.shape_env.guards) - len(self.owners))
+        if not self.specialised and not node.expr.free_symbols:
+            self.specialised = where
+
+    def culprit(self, longest: int) -> str:
+        """The innermost module because of which there is no graph for all lengths, if known."""
+        if self.specialised or not isinstance(self.length, torch.SymInt):
+            return self.specialised
+        made = zip(self.length.node.shape_env.guards, self.owners, strict=False)
+        return next((w for g, w in made if not holds(g.expr, self.length.node.expr, longest)), "")
 
 
 ACTIVE = ActiveModules()
@@ -260,7 +273,7 @@ def _export(
                 return _export(forward, inputs, (shorter, shorter), shortened=True)
         raise CompileError(
             f"the forward pass is not one graph for all sequence lengths: the Python code of "
-            f"{ACTIVE.specialised or 'a layer'} depends on the length, as a loop over the sequence "
+            f"{ACTIVE.culprit(longest) or 'a layer'} depends on the length, as a loop over the sequence "
             f"does ({', '.join(guards[:2]) or 'the length became a number'}). Such layers need a "
             "form without the loop (frontend/capture_layers.py), which this one does not have."
         ) from error
@@ -291,6 +304,7 @@ def _tracked(model: nn.Module) -> Iterator[None]:
     """Keep `ACTIVE` up to date while the model runs."""
     ACTIVE.stack.clear()
     ACTIVE.specialised = ""
+    ACTIVE.owners.clear()
     handles = []
     for path, module in model.named_modules():
 

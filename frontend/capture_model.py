@@ -273,8 +273,8 @@ def _export(
                 return _export(forward, inputs, (shorter, shorter), shortened=True)
         raise CompileError(
             f"the forward pass is not one graph for all sequence lengths: the Python code of "
-            f"{ACTIVE.culprit(longest) or 'a layer'} depends on the length, as a loop over the sequence "
-            f"does ({', '.join(guards[:2]) or 'the length became a number'}). Such layers need a "
+            f"{ACTIVE.culprit(longest) or 'a layer'} depends on the length, as a loop over the "
+            f"sequence does ({', '.join(guards[:2]) or 'the length became a number'}). It needs a "
             "form without the loop (frontend/capture_layers.py), which this one does not have."
         ) from error
 

@@ -101,7 +101,7 @@ def build(config: Mapping[str, Any]) -> PreTrainedConfig:
 def context_limit(config: PreTrainedConfig) -> int | None:
     """The longest sequence that the model was made for, if its config says."""
     limits = (getattr(config, name, None) for name in _LIMITS)
-    return next((limit for limit in limits if isinstance(limit, int)), None)
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
 def _check_fields(

@@ -192,7 +192,7 @@ TABLE["bigbird_pegasus"] = _BART | {"attention_type": "original_full"}
 
 # model type -> context to compile for, where the configuration names none
 CONTEXT_TOKENS = dict.fromkeys(
-    ("bloom", "cpmant", "falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "xlstm"), 512
+    ("bloom", "cpmant", "falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "xlnet", "xlstm"), 512
 )
 
 # model type -> what its configuration describes instead of a text decoder

@@ -7,7 +7,7 @@
 // by columns, for many rows also by rows; neither changes a result.
 #pragma once
 
-#include "matmul_core.h"
+#include "matmul_panels.h"
 
 namespace inferc {
 inline namespace INFERC_ISA {

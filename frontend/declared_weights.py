@@ -17,7 +17,6 @@ from inferc.frontend.weight_transforms import Binding, Shape, Transpose
 from inferc.frontend.weights import DENSE_DTYPES, WeightStore
 from inferc.ir.blocks import block_format
 
-QUANTIZATION = "quantization_config"
 NO_TOKENIZER = TokenizerFiles(
     None, None, SpecialTokens((), None, None, False), GenerationDefaults(), 0
 )
@@ -35,23 +34,21 @@ class DeclaredWeights:
 
 
 def declared_weights(
-    file: Path, config: Mapping[str, Any], captured: Captured, dtype: str | None
+    file: Path, captured: Captured, dtype: str, quantisation: Mapping[str, Any] | None
 ) -> DeclaredWeights:
-    """Tensors of the types that the config declares; with `dtype`, all of that type."""
-    chosen = dtype or _declared_dtype(file, config)
-    if chosen not in DENSE_DTYPES:
+    """Tensors of type `dtype`, but for those that the config says are quantised."""
+    if dtype not in DENSE_DTYPES:
         raise CompileError(
-            f"Weights of type {chosen!r} cannot be planned; known: {', '.join(DENSE_DTYPES)}."
+            f"Weights of type {dtype!r} cannot be planned; known: {', '.join(DENSE_DTYPES)}."
         )
-    fields = config.get(QUANTIZATION)
     quantised = (
-        declared_types(fields, str(file), captured.module.funcs["forward"])
-        if fields and dtype is None
+        declared_types(quantisation, str(file), captured.module.funcs["forward"])
+        if quantisation
         else {}
     )
     tensors, bindings = {}, []
     for name, shape in captured.facts.parameters.items():
-        type_ = quantised.get(name, Declared(chosen))
+        type_ = quantised.get(name, Declared(dtype))
         if type_.transposed:
             shape = Transpose().shape(shape)
         tensors[name] = _tensor(file, name, type_.dtype, shape)
@@ -59,7 +56,8 @@ def declared_weights(
     return DeclaredWeights(WeightStore(file, tensors), tuple(bindings))
 
 
-def _declared_dtype(file: Path, config: Mapping[str, Any]) -> str:
+def declared_dtype(file: Path, config: Mapping[str, Any]) -> str:
+    """The type that a config gives its weights. Raises CompileError."""
     named = str(config.get("dtype") or config.get("torch_dtype") or _UNSAID).removeprefix("torch.")
     if named not in _DTYPES:
         raise CompileError(

@@ -20,7 +20,7 @@ from inferc.frontend.capture_request import CaptureFacts, CaptureRequest
 from inferc.frontend.config_checks import check_config
 from inferc.frontend.declared_weights import (
     NO_TOKENIZER,
-    QUANTIZATION,
+    declared_dtype,
     declared_weights,
 )
 from inferc.frontend.gguf import is_gguf, open_gguf
@@ -29,6 +29,7 @@ from inferc.frontend.live_options import LiveOptions
 from inferc.frontend.model_source import ModelSource
 from inferc.frontend.onnx_source import import_onnx, onnx_file_of
 from inferc.frontend.param_binding import bind_weights
+from inferc.frontend.quantised_store import split_config
 from inferc.frontend.tokenizer import TokenizerFiles
 from inferc.frontend.weight_binding import bind
 from inferc.frontend.weights import StoredTensor, WeightStore
@@ -120,11 +121,11 @@ def import_config(file: Path, options: ImportOptions, dtype: str | None = None) 
     Raises:
         CompileError: As for `import_model`.
     """
-    config = read_config(file)
-    plain = {k: v for k, v in config.items() if k != QUANTIZATION}
-    check_config(plain, str(file))
-    captured = capture(CaptureRequest(plain, options.context_tokens), options.cache_folder)
-    declared = declared_weights(file, config, captured, dtype)
+    config, quantisation = split_config(read_config(file))
+    check_config(config, str(file))
+    captured = capture(CaptureRequest(config, options.context_tokens), options.cache_folder)
+    type_ = dtype or declared_dtype(file, config)
+    declared = declared_weights(file, captured, type_, None if dtype else quantisation)
     bindings = bind(captured.facts.parameters, declared.bindings, declared.store, known_unused=())
     bound = bind_weights(captured.module, bindings, declared.store)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem

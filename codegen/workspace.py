@@ -49,7 +49,7 @@ def attention_scratch_bytes(
     """Scratch of all workers together, for contexts up to ``context_tokens``."""
     v_padded = _round_up(v_dim, 16)
     floats = _TILE_QUERY_ROWS * (k_dim + _MAX_PAGE_TOKENS + 2 * v_padded)
-    worker = _round_up((floats + (_MAX_PAGE_TOKENS * v_dim if v_in_k else 0)) * 4, 64)
+    worker = _round_up((floats + (_MAX_PAGE_TOKENS * (v_padded + 16) if v_in_k else 0)) * 4, 64)
     partials = 0
     if workers > 1 and context_tokens > _PARTITION_TOKENS:
         partials = 4 * workers * (heads // kv_heads) * -(-context_tokens // _PARTITION_TOKENS)

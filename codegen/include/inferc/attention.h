@@ -37,7 +37,7 @@ struct AttentionArgs {
 
 INFERC_INLINE int64_t attention_worker_bytes(int64_t k_dim, int64_t v_dim, bool v_in_k) {
     int64_t floats = kTileQueryRows * (k_dim + kMaxPageTokens + 2 * round_up(v_dim, 16));
-    if (v_in_k) floats += kMaxPageTokens * v_dim;
+    if (v_in_k) floats += kMaxPageTokens * values_stride(v_dim);
     return round_up(floats * 4, 64);
 }
 

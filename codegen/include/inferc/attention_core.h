@@ -16,6 +16,9 @@ constexpr int kPartitionTokens = 256;
 constexpr int kTileQueryRows = 32;  // rows that walk the pages together
 constexpr int kMaxPageTokens = 64;
 
+// Of values turned out of keys. No power of two, so that their rows do not meet in the cache.
+INFERC_INLINE int64_t values_stride(int64_t v_dim) { return round_up(v_dim, 16) + 16; }
+
 // Softmax state of the rows of a tile; outputs are [row][stride].
 struct SoftmaxState {
     float maximum[kTileQueryRows];
@@ -34,7 +37,7 @@ struct QueryTile {
     bool sloped;                       // false: no slopes
     const float *q;                    // groups of rows side by side, see row_group()
     float *scores;                     // [row][page_tokens]
-    float *values;  // [page_tokens][v_dim] of the page, turned, where they lie in its keys; or nullptr
+    float *values;  // of the page, turned, where they lie in its keys: [page_tokens][values_stride]
     SoftmaxState part, total;
 };
 
@@ -79,13 +82,13 @@ INFERC_NOINLINE void score_rows(const KV *k, const KV *next, int64_t page_tokens
 }
 
 template <class KV, int R, int N>
-INFERC_INLINE void mix_block(const KV *v, const KV *next, int64_t v_dim, int lanes, int64_t tokens,
-                             const float *p, int64_t page_tokens, const float *factor, float *out,
-                             int64_t out_stride) {
+INFERC_INLINE void mix_block(const KV *v, const KV *next, int64_t v_stride, int lanes,
+                             int64_t tokens, const float *p, int64_t page_tokens,
+                             const float *factor, float *out, int64_t out_stride) {
     f32x16 acc[R][N];
     INFERC_EACH(r, R)
         INFERC_EACH(n, N) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
-    for (int64_t t = 0; t < tokens; t++, v += v_dim, next += v_dim) {
+    for (int64_t t = 0; t < tokens; t++, v += v_stride, next += v_stride) {
         INFERC_EACH(n, N) prefetch_far(next + 16 * n);
         f32x16 value[N];
         INFERC_EACH(n, N) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
@@ -98,16 +101,16 @@ INFERC_INLINE void mix_block(const KV *v, const KV *next, int64_t v_dim, int lan
 
 // out[R] = out * factor + p . v over the first `tokens` of the page.
 template <class KV, int R>
-INFERC_NOINLINE void mix_rows(const KV *v, const KV *next, int64_t v_dim, int64_t tokens,
-                              const float *p, int64_t page_tokens, const float *factor, float *out,
-                              int64_t out_stride) {
+INFERC_NOINLINE void mix_rows(const KV *v, const KV *next, int64_t v_dim, int64_t v_stride,
+                              int64_t tokens, const float *p, int64_t page_tokens,
+                              const float *factor, float *out, int64_t out_stride) {
     constexpr int N = out_vectors(R);
     int64_t e = 0;
     for (; e + 16 * N <= v_dim; e += 16 * N)
-        mix_block<KV, R, N>(v + e, next + e, v_dim, 16, tokens, p, page_tokens, factor, out + e,
+        mix_block<KV, R, N>(v + e, next + e, v_stride, 16, tokens, p, page_tokens, factor, out + e,
                             out_stride);
     for (; e < v_dim; e += 16)
-        mix_block<KV, R, 1>(v + e, next + e, v_dim, int(min_of(16, v_dim - e)), tokens, p,
+        mix_block<KV, R, 1>(v + e, next + e, v_stride, int(min_of(16, v_dim - e)), tokens, p,
                             page_tokens, factor, out + e, out_stride);
 }
 
@@ -130,18 +133,18 @@ INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k, const KV *nex
 }
 
 template <class KV>
-INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, const KV *next, int64_t tokens,
-                            const float *factor) {
-    const int64_t stride = tile.out_stride, pt = tile.page_tokens;
+INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, const KV *next, int64_t v_stride,
+                            int64_t tokens, const float *factor) {
+    const int64_t stride = tile.out_stride, pt = tile.page_tokens, width = tile.v_dim;
     for (int row = 0; row < tile.rows;) {
         int group = row_group(tile.rows - row);
         const float *p = tile.scores + row * pt, *f = factor + row;
         float *out = tile.part.out + row * stride;
-        if (group == 8) mix_rows<KV, 8>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 4) mix_rows<KV, 4>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 3) mix_rows<KV, 3>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 2) mix_rows<KV, 2>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
-        if (group == 1) mix_rows<KV, 1>(v, next, tile.v_dim, tokens, p, pt, f, out, stride);
+        if (group == 8) mix_rows<KV, 8>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
+        if (group == 4) mix_rows<KV, 4>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
+        if (group == 3) mix_rows<KV, 3>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
+        if (group == 2) mix_rows<KV, 2>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
+        if (group == 1) mix_rows<KV, 1>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
         next = v;
         row += group;
     }
@@ -222,10 +225,11 @@ INFERC_INLINE void attend_page(QueryTile &tile, Page<KV> page, Page<KV> next, in
         }
     }
     if (tile.values) {
-        transpose_rows(page.k, tile.v_dim, tile.page_tokens, tile.values);
-        page_mix<float>(tile, tile.values, tile.values, visible, factor);
+        const int64_t stride = values_stride(tile.v_dim);
+        transpose_rows(page.k, tile.v_dim, tile.page_tokens, tile.values, stride);
+        page_mix<float>(tile, tile.values, tile.values, stride, visible, factor);
     } else {
-        page_mix(tile, page.v, next.v, visible, factor);
+        page_mix(tile, page.v, next.v, tile.v_dim, visible, factor);
     }
 }
 

@@ -73,8 +73,8 @@ INFERC_INLINE void rows_of_panel(const WeightPanel *panel, int64_t n, float *row
 
 // y[R][n] (+)= x[R][count] times rows[count][n].
 template <int R>
-INFERC_INLINE void add_rows(const HeadLinearArgs &a, const float *x, const float *rows, int64_t count,
-                            int64_t n, bool first, float *y) {
+INFERC_INLINE void add_rows(const HeadLinearArgs &a, const float *x, const float *rows,
+                            int64_t count, int64_t n, bool first, float *y) {
     for (int64_t col = 0; col < n; col += 16) {
         f32x16 acc[R];
         INFERC_EACH(r, R) acc[r] = first ? zero() : load(y + r * a.y_stride + col);
@@ -86,9 +86,9 @@ INFERC_INLINE void add_rows(const HeadLinearArgs &a, const float *x, const float
     }
 }
 
-// y[row][head] = x[row][head] times the head's own matrix, packed as n16 [k, n] in blocks of W: what
-// it is stored as, for blocks cannot be turned. Decoded once for all rows; every result is a chain
-// over k. Work is split over (head, kPanelK columns). Scratch and flops as head_linear().
+// y[row][head] = x[row][head] times the head's own matrix, packed as n16 [k, n] in blocks of W: as
+// it is stored, for blocks cannot be turned. Decoded once for all rows; a result is a chain over
+// k. Work is split over (head, kPanelK columns). Scratch and flops as head_linear().
 template <class W>
 INFERC_INLINE void head_linear_turned(const HeadLinearArgs &a, void *scratch, int worker,
                                       int workers) {

@@ -45,17 +45,23 @@ INFERC_INLINE void transpose16(f32x16 (&rows)[16]) {
 }
 #endif
 
-// to[column][row] = from[row][column]: `rows` rows of `columns`, a multiple of 16, both without gaps.
+// to[column][row] = from[row][column]: `rows` rows of `columns`, a multiple of 16, without gaps, to
+// rows `stride` apart.
 template <class T>
-INFERC_NOINLINE void transpose_rows(const T *from, int64_t rows, int64_t columns, float *to) {
+INFERC_NOINLINE void transpose_rows(const T *from, int64_t rows, int64_t columns, float *to,
+                                    int64_t stride) {
     for (int64_t r = 0; r < rows; r += 16)
         for (int64_t c = 0; c < columns; c += 16) {
             const int count = int(min_of(16, rows - r));
             f32x16 block[16];
-            for (int i = 0; i < 16; i++)
+            INFERC_EACH(i, 16)
                 block[i] = i < count ? load(from + (r + i) * columns + c) : zero();
             transpose16(block);
-            for (int i = 0; i < 16; i++) store(to + (c + i) * rows + r, block[i], count);
+            float *at = to + c * stride + r;
+            if (count == 16)
+                INFERC_EACH(i, 16) store(at + i * stride, block[i]);
+            else
+                for (int i = 0; i < 16; i++) store(at + i * stride, block[i], count);
         }
 }
 

@@ -53,9 +53,10 @@ void step_worker(void *arg, int worker, int workers) {
     }
 }
 
-// One sequence of `context` tokens, the last `tokens` of which are new; pages in order.
-void attend(int tokens, int context, int window) {
-    const int H = 5, G = 1, D = 20, E = 36, pt = 16, workers = 3, pages = (context + pt - 1) / pt;
+// One sequence of `context` tokens, the last `tokens` of which are new; pages in order. `v_in_k`:
+// values are read out of the keys.
+void attend(int tokens, int context, int window, bool v_in_k = false) {
+    const int H = 5, G = 1, D = 20, E = v_in_k ? 17 : 36, pt = 16, workers = 3, pages = (context + pt - 1) / pt;
     const int row = H * D + G * (D + E);
     float *qkv = make<float>(tokens * row, 0.25f), *out = make<float>(tokens * H * E, 0.0f);
     float *k = make<float>(pages * G * D * pt, 0.0f), *v = make<float>(pages * G * E * pt, 0.0f);
@@ -66,13 +67,13 @@ void attend(int tokens, int context, int window) {
     for (int i = 0; i < tokens; i++) positions[i] = context - tokens + i;
     for (int i = 0; i < pages; i++) table[i] = i;
     starts[1] = tokens;
-    int64_t bytes = int64_t(attention_scratch_bytes(H, G, D, E, context, workers));
+    int64_t bytes = int64_t(attention_scratch_bytes(H, G, D, E, context, workers, v_in_k));
     uint8_t *scratch = make<uint8_t>(bytes, 0xff);
     Step s = {pool_create(workers),
               {qkv, qkv + H * D, qkv + (H + G) * D, row,    row, row,  qkv,  row,
                k,   v,           positions,         tokens, H,   G,    D,    E,
                pt,  D,           Pairing::half,     cos,    sin, norm, norm, 1e-6f},
-              {qkv,   row, out, H * E, k, v,  positions, starts, contexts, table,   tokens, 1,
+              {qkv,   row, out, H * E, k, v_in_k ? nullptr : v,  positions, starts, contexts, table,   tokens, 1,
                pages, H,   G,   D,     E, pt, 0.5f,      0.0f,   window,   0,
                heads, heads, scratch, bytes}};
     pool_run(s.pool, step_worker, &s);
@@ -99,5 +100,7 @@ int main() {
     attend(40, 40, 0);
     attend(1, 600, 0);
     attend(3, 90, 20);
+    attend(40, 40, 0, true);
+    attend(1, 600, 0, true);
     puts("ok");
 }

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 import inferc
 from inferc.errors import CompileError
 from inferc.ir.core import Module
-from inferc.ir.types import CacheType
+from inferc.ir.types import CacheType, Memory, StateType
 from inferc.metrics import relative_error as row_error
 from inferc.passes.check import Checker
 from inferc.passes.instruments import CheckFacts, Verify
@@ -25,6 +25,7 @@ from inferc.passes.pipeline import pipeline
 from tests import tiny
 from tests.e2e.workshop import LENGTH, THREADS, Workshop
 from tests.frontend.captured import captured, relative_error, run_forward
+from tools.survey_formats import gguf_error, onnx_error
 
 FLOAT32_TOLERANCE = 1e-4
 PASSES_TOLERANCE = 3e-7  # of all passes together, in float64
@@ -48,8 +49,14 @@ class Record:
         passes: largest relative error of the planned step functions, in float64.
         float32: relative error of the artifact of a float32 checkpoint.
         bfloat16: error of the artifact of a bfloat16 checkpoint over that of transformers.
+        prefix_cache: whether a prompt seen before took its pages (and gave the same tokens).
+        gguf: largest relative error of GGUF files of it, on the imported graph; None if none was
+            made.
+        onnx: relative error of torch.onnx's export against ONNX Runtime, on the imported graph.
+        onnx_refusal: why there is no such figure.
+        quantised: methods of quantised checkpoints at parity with their dequantised weights.
         windows: sliding windows and chunks that were run past, in tokens.
-        states: kinds of state: `kv` heads x dims, and others.
+        states: kinds of state: `kv` heads x dims, `state` of recurrent ops.
         refusal: why it stopped; empty if it did not.
     """
 
@@ -61,6 +68,11 @@ class Record:
     passes: float | None = None
     float32: float | None = None
     bfloat16: float | None = None
+    prefix_cache: bool | None = None
+    gguf: float | None = None
+    onnx: float | None = None
+    onnx_refusal: str = ""
+    quantised: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     refusal: str = ""
@@ -83,6 +95,8 @@ class Examination:
             self._capture()
             self._interpret()
             self._passes()
+            if workshop is not None:
+                self._formats(workshop.folder)
             if workshop is not None and "float32" in dtypes:
                 self._float32(workshop)
             if workshop is not None and "bfloat16" in dtypes:
@@ -118,19 +132,29 @@ class Examination:
         _attempt(run_passes, self.module, pipeline(), instruments=[Verify(), CheckFacts()])
         compared = Checker(source, precision="f64").compare(self.module)
         error = max(c.relative_error for c in compared)
-        caches = [a.type for a in self.module.funcs["decode"].args if isinstance(a.type, CacheType)]
-        kinds = dict.fromkeys(f"kv {c.kv_heads}x{_dims(c)}" for c in caches)
-        windows = dict.fromkeys(_window(c) for c in caches if _window(c))
+        types = [a.type for a in self.module.funcs["decode"].args]
+        kinds = dict.fromkeys(_kind(t) for t in types if isinstance(t, Memory))
+        windows = dict.fromkeys(
+            str(t.window) for t in types if isinstance(t, CacheType) and t.window
+        )
         self._note(passes=error, states=tuple(kinds), windows=tuple(windows))
         _within(error, PASSES_TOLERANCE, "the planned step")
         self._note(raises=True)
 
+    def _formats(self, folder: Path) -> None:
+        self._note(gguf=gguf_error(self.record.model_type, folder))
+        error, refusal = onnx_error(self.name)
+        self._note(onnx=error, onnx_refusal=refusal)
+
     def _float32(self, workshop: Workshop) -> None:
         ids = self._prompt()
-        found = artifact_logits(_attempt(workshop.artifact, self.name), ids)
-        error = row_error(found, tiny.logits(self.name, np.array([ids]))[0])
+        artifact = _attempt(workshop.artifact, self.name)
+        error = row_error(
+            artifact_logits(artifact, ids), tiny.logits(self.name, np.array([ids]))[0]
+        )
         self._note(float32=error)
         _within(error, FLOAT32_TOLERANCE, "the artifact")
+        self._note(prefix_cache=prefix_is_reused(artifact, ids[:-8]))
 
     def _bfloat16(self, workshop: Workshop) -> None:
         ids, source = self._prompt(), workshop.source(self.name, "bfloat16")
@@ -155,9 +179,22 @@ def artifact_logits(artifact: Path, ids: list[int]) -> np.ndarray:
     return ways[0]
 
 
+def prefix_is_reused(artifact: Path, ids: list[int]) -> bool:
+    """Whether the second of two equal prompts takes pages of the first; its tokens must equal."""
+    with inferc.load(artifact, threads=THREADS) as engine:
+        first, second = (
+            engine.generate([ids], max_tokens=8, temperature=0.0, ignore_eos=True)[0] for _ in "ab"
+        )
+    if first.token_ids != second.token_ids:
+        raise Refused("a prompt gives other tokens when its pages are taken from the prefix cache")
+    return second.usage.cached_tokens > 0
+
+
 def transformers_logits(source: Path, ids: list[int], dtype: torch.dtype) -> np.ndarray:
     """Logits of a saved model by transformers, computed in `dtype`."""
     model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="eager")
+    if model._can_set_experts_implementation():  # the default has no float64
+        model.set_experts_implementation("eager")
     with torch.no_grad():
         out = model.eval()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     return out.to(torch.float64).numpy()
@@ -176,10 +213,8 @@ def _within(error: float, tolerance: float, what: str) -> None:
         raise Refused(f"{what} is off by {error:.1e} (allowed {tolerance:.0e})")
 
 
-def _dims(cache: CacheType) -> str:
-    same = cache.k_dim == cache.v_dim
-    return str(cache.k_dim) if same else f"({cache.k_dim}, {cache.v_dim})"
-
-
-def _window(cache: CacheType) -> str:
-    return "" if cache.window is None else str(cache.window)
+def _kind(type_: CacheType | StateType) -> str:
+    if isinstance(type_, StateType):
+        return "state " + "x".join(map(str, type_.shape))
+    dims = type_.k_dim if type_.k_dim == type_.v_dim else f"({type_.k_dim}, {type_.v_dim})"
+    return f"kv {type_.kv_heads}x{dims}"

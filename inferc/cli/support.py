@@ -12,14 +12,13 @@ import inferc
 from inferc.errors import InfercError
 
 RECORDS = Path(inferc.__file__).resolve().parents[1] / "docs" / "support.json"
-COLUMNS = ("model type", "captures", "raises", "float32", "bfloat16", "window", "state")
+COLUMNS = (
+    "model type", "captures", "raises", "float32", "bfloat16", "GGUF", "ONNX", "quantised",
+    "prefix cache", "window", "state",
+)  # fmt: skip
 _HEAD = """# Architectures
 
 Made of the records in `docs/support.json`; `make support` measures and writes both.
-
-**These records are provisional.** They were joined from survey runs at several revisions of the
-passes, about 31 of the compiled rows from before the last changes, and bfloat16 was not measured.
-One run of `make support` at one revision replaces them; take this paragraph out then.
 
 Each model type of transformers' AutoModelForCausalLM is built small with random weights
 (`tests/architectures.py`), captured, put through all passes, compiled and run.
@@ -30,6 +29,15 @@ Each model type of transformers' AutoModelForCausalLM is built small with random
   every window and over three pages, in one piece, in chunks and token by token (bit for bit alike).
 - **bfloat16**: the error of the artifact of a bfloat16 checkpoint over the error that transformers
   makes in bfloat16, both against float64.
+- **GGUF**: the largest relative error of GGUF files of the type, written as llama.cpp's converter
+  writes them; empty where inferc does not read that architecture from GGUF.
+- **ONNX**: the relative error of torch.onnx's export (opset 18) against ONNX Runtime, on the
+  imported graph; empty where torch does not export it or inferc refuses the file (see below).
+- **quantised**: the quantised checkpoints of the type that were compiled and run at parity with
+  their dequantised weights.
+- **prefix cache**: whether a prompt seen before takes its pages from the cache.
+- **window**: sliding windows and chunks of the small model, in tokens; **state**: what a sequence
+  keeps, `kv` heads x head size for attention and `state` sizes for recurrent ops.
 
 """
 
@@ -78,6 +86,10 @@ def row_of(record: Mapping[str, Any]) -> tuple[str, ...]:
         _error(record["raises"], record["passes"]),
         _error(record["float32"] is not None and not record["refusal"], record["float32"]),
         "" if record["bfloat16"] is None else f"{record['bfloat16']:.2f}",
+        _error(True, record["gguf"]),
+        _error(True, record["onnx"]),
+        " ".join(record["quantised"]),
+        {None: "", True: "yes", False: "no"}[record["prefix_cache"]],
         " ".join(record["windows"]),
         ", ".join(record["states"]),
     )
@@ -102,11 +114,21 @@ def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
     """The page `docs/support.md`."""
     works = [r for r in records if not r["refusal"]]
     stopped = [r for r in records if r["refusal"]]
-    lines = [_HEAD + summary(records), "", "| " + " | ".join(COLUMNS) + " |"]
-    lines.append("|" + " --- |" * len(COLUMNS))
+    revisions = ", ".join(sorted({r["revision"] for r in records}))
+    lines = [_HEAD + summary(records), f"Measured at revision {revisions}."]
+    lines += ["", "| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
     lines += ["| " + " | ".join(row_of(r)) + " |" for r in works]
-    lines += ["", "## What stops the others", "", "| model type | reason |", "| --- | --- |"]
+    lines += ["", "## What stops the others", "", *_reasons(stopped, "refusal")]
+    unread = [r for r in works if r["onnx_refusal"]]
     lines += [
-        f"| {r['model_type']} | {r['refusal'].replace('|', chr(92) + '|')} |" for r in stopped
+        "",
+        "## Exports of torch.onnx that do not compile",
+        "",
+        *_reasons(unread, "onnx_refusal"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _reasons(records: Sequence[Mapping[str, Any]], field: str) -> list[str]:
+    lines = [f"| {r['model_type']} | {r[field].replace('|', chr(92) + '|')} |" for r in records]
+    return ["| model type | reason |", "| --- | --- |", *lines]

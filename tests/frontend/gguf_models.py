@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from inferc.frontend.gguf import GgufModel
+from inferc.frontend.weight_binding import bind
 from tests.frontend.gguf_cases import CASES, LAYERS
 
 
@@ -99,3 +101,19 @@ def _add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
         writer.add_string(key, value)
     else:
         writer.add_array(key, value)
+
+
+def rebuilt(found: GgufModel) -> PreTrainedModel:
+    """The transformers model of what inferc read of a file."""
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(**found.config), attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    bound = bind(shapes, found.bindings, found.store, known_unused=found.known_unused)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(torch.from_numpy(bound[name].evaluate(found.store)))
+        for name, buffer in model.named_buffers():
+            if name.endswith("inv_freq") and found.inv_freq_divisors is not None:
+                buffer.div_(torch.from_numpy(found.inv_freq_divisors))
+    return model

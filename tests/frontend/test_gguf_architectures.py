@@ -8,35 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from inferc.errors import CompileError
-from inferc.frontend.gguf import GgufModel, open_gguf
-from inferc.frontend.weight_binding import bind
+from inferc.frontend.gguf import open_gguf
 from tests.frontend import gguf_models
 from tests.frontend.gguf_cases import CASES
-
-
-def rebuilt(found: GgufModel) -> PreTrainedModel:
-    """The transformers model of what inferc read."""
-    model = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(**found.config), attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    bound = bind(shapes, found.bindings, found.store, known_unused=found.known_unused)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value.copy_(torch.from_numpy(bound[name].evaluate(found.store)))
-        for name, buffer in model.named_buffers():
-            if name.endswith("inv_freq") and found.inv_freq_divisors is not None:
-                buffer.div_(torch.from_numpy(found.inv_freq_divisors))
-    return model
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str, tmp_path: Path) -> None:
     original = gguf_models.model(name)
-    model = rebuilt(open_gguf(gguf_models.write(tmp_path / "m.gguf", name)))
+    model = gguf_models.rebuilt(open_gguf(gguf_models.write(tmp_path / "m.gguf", name)))
     for (parameter, ours), (_, theirs) in zip(
         model.named_parameters(), original.named_parameters(), strict=True
     ):
@@ -142,7 +124,7 @@ def test_head_equal_to_embedding_is_tied(tmp_path: Path) -> None:
     path = gguf_models.write(tmp_path / "m.gguf", "llama", **{"output.weight": embedding})
     found = open_gguf(path)
     assert found.config["tie_word_embeddings"] is True
-    rebuilt(found)
+    gguf_models.rebuilt(found)
 
 
 def test_missing_and_extra_tensors_are_named_together(tmp_path: Path) -> None:
@@ -152,7 +134,7 @@ def test_missing_and_extra_tensors_are_named_together(tmp_path: Path) -> None:
         **{"blk.1.ffn_up.weight": None, "blk.2.surplus.weight": np.zeros((4, 8), np.float32)},
     )
     with pytest.raises(CompileError) as info:
-        rebuilt(open_gguf(path))
+        gguf_models.rebuilt(open_gguf(path))
     assert "without a stored tensor: model.layers.1.mlp.up_proj.weight [96, 64]" in str(info.value)
     assert "no parameter uses: blk.2.surplus.weight [4, 8]" in str(info.value)
 
@@ -162,4 +144,4 @@ def test_wrong_shape_is_named(tmp_path: Path) -> None:
         tmp_path / "m.gguf", "llama", **{"blk.3.ffn_up.weight": np.zeros((95, 64), np.float32)}
     )
     with pytest.raises(CompileError, match=r"layers.3.mlp.up_proj.weight wants \[96, 64\], .*95"):
-        rebuilt(open_gguf(path))
+        gguf_models.rebuilt(open_gguf(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -36,9 +38,12 @@ def warm(folder: Path, context_tokens: int | None, cache_folder: Path) -> None:
     target = cached_folder(request, cache_folder)
     if not target.is_dir():
         text, facts = _capture(request.to_json())
-        target.mkdir(parents=True)
-        (target / GRAPH_FILE).write_text(text, encoding="utf-8")
-        (target / FACTS_FILE).write_text(facts.to_json(), encoding="utf-8")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=target.parent))
+        (made / GRAPH_FILE).write_text(text, encoding="utf-8")
+        (made / FACTS_FILE).write_text(facts.to_json(), encoding="utf-8")
+        with contextlib.suppress(OSError):  # another process was faster
+            made.rename(target)
 
 
 def run_forward(func: Func, params: interp.Params, ids: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""The other ways an architecture comes in, for `tools.survey`: GGUF and ONNX files of tiny models.
+"""The other ways an architecture comes in, for `tools.survey`: GGUF, ONNX, quantised checkpoints.
 
-Both are measured on the imported graph, interpreted in float32: what comes after is the same for
+All are measured on the imported graph, interpreted in float32: what comes after is the same for
 every source.
 """
 
@@ -13,15 +13,18 @@ import torch
 
 from inferc.errors import InfercError
 from inferc.frontend.gguf import open_gguf
+from inferc.frontend.importer import ImportOptions, import_model
 from inferc.frontend.onnx_model import decoder
 from inferc.frontend.onnx_proto import open_onnx
 from inferc.ir.interp import run
-from tests import tiny
+from tests import quantised_models, tiny
 from tests.frontend import gguf_cases, gguf_models
-from tests.frontend.captured import relative_error
+from tests.frontend.captured import relative_error, run_forward, warm
 from tests.frontend.onnx_models import exported, reference
+from tests.frontend.test_quantised_import import CASES, IDS, transformers_logits
 
 OPSET = 18
+TOLERANCE = 1e-4
 
 
 def gguf_error(model_type: str, folder: Path) -> float | None:
@@ -56,3 +59,18 @@ def onnx_error(name: str) -> tuple[float | None, str]:
     positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
     found = run(made.func, [ids, positions], lambda n, _: made.tensors[n].read_float32())[0]
     return relative_error(found, reference(path, ids)), ""
+
+
+def quantised_methods(model_type: str, folder: Path) -> tuple[str, ...]:
+    """Methods whose tiny checkpoints give the logits of the weights that they mean."""
+    agreed = []
+    for family, method in CASES:
+        if family == model_type:
+            stored, plain = quantised_models.save(family, method, folder / method)
+            warm(stored, None, folder)
+            model = import_model(stored, ImportOptions(cache_folder=folder))
+            func, tensors = model.module.funcs["forward"], model.tensors
+            found = run_forward(func, lambda n, _, t=tensors: np.asarray(t[n].read()), IDS)
+            if relative_error(found, transformers_logits(plain, IDS)) < TOLERANCE:
+                agreed.append(method)
+    return tuple(agreed)

@@ -25,7 +25,7 @@ from inferc.passes.pipeline import pipeline
 from tests import tiny
 from tests.e2e.workshop import LENGTH, THREADS, Workshop
 from tests.frontend.captured import captured, relative_error, run_forward
-from tools.survey_formats import gguf_error, onnx_error
+from tools.survey_formats import gguf_error, onnx_error, quantised_methods
 
 FLOAT32_TOLERANCE = 1e-4
 PASSES_TOLERANCE = 3e-7  # of all passes together, in float64
@@ -145,6 +145,7 @@ class Examination:
         self._note(gguf=gguf_error(self.record.model_type, folder))
         error, refusal = onnx_error(self.name)
         self._note(onnx=error, onnx_refusal=refusal)
+        self._note(quantised=quantised_methods(self.record.model_type, folder / "quantised"))
 
     def _float32(self, workshop: Workshop) -> None:
         ids = self._prompt()

@@ -33,8 +33,8 @@ Each model type of transformers' AutoModelForCausalLM is built small with random
   writes them; empty where inferc does not read that architecture from GGUF.
 - **ONNX**: the relative error of torch.onnx's export (opset 18) against ONNX Runtime, on the
   imported graph; empty where torch does not export it or inferc refuses the file (see below).
-- **quantised**: the quantised checkpoints of the type that were compiled and run at parity with
-  their dequantised weights.
+- **quantised**: the methods (`tests/quantised_models.py`) whose small checkpoints of the type,
+  imported and interpreted, are at parity with their dequantised weights; few types are tried.
 - **prefix cache**: whether a prompt seen before takes its pages from the cache.
 - **window**: sliding windows and chunks of the small model, in tokens; **state**: what a sequence
   keeps, `kv` heads x head size for attention and `state` sizes for recurrent ops.

@@ -11,6 +11,7 @@ import torch
 
 from inferc.errors import CompileError
 from inferc.frontend.gguf import open_gguf
+from inferc.frontend.weight_binding import bind
 from tests.frontend import gguf_models
 from tests.frontend.gguf_cases import CASES
 

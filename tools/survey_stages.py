@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 import inferc
 from inferc.errors import CompileError
+from inferc.frontend.capture_child import describe
 from inferc.ir.core import Module
 from inferc.ir.types import CacheType, Memory, StateType
 from inferc.metrics import relative_error as row_error
@@ -111,7 +112,7 @@ class Examination:
     def _capture(self) -> None:
         architecture = type(tiny.model(self.name)).__name__
         self._note(architecture=architecture, captures=False)
-        self.module, _ = _attempt(captured, self.name)
+        self.module, _ = _attempt(_captured, self.name)
         self._note(captures=True)
 
     def _interpret(self) -> None:
@@ -199,6 +200,14 @@ def transformers_logits(source: Path, ids: list[int], dtype: torch.dtype) -> np.
     with torch.no_grad():
         out = model.eval()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     return out.to(torch.float64).numpy()
+
+
+def _captured(name: str) -> tuple[Module, object]:
+    """As the capture process: whatever stops transformers or torch is told as it would tell it."""
+    try:
+        return captured(name)
+    except Exception as error:
+        raise CompileError(describe(error)) from error
 
 
 def _attempt(function, *args, **options):  # type: ignore[no-untyped-def]

@@ -21,7 +21,9 @@ _HEAD = """# Architectures
 Made of the records in `docs/support.json`; `make support` measures and writes both.
 
 Each model type of transformers' AutoModelForCausalLM is built small with random weights
-(`tests/architectures.py`), captured, put through all passes, compiled and run.
+(`tests/architectures.py`), captured, put through all passes, compiled and run. Types that pick the
+keys of a query by an index are built for contexts that the index selects whole; longer ones are
+refused.
 
 - **captures**: the relative error of the captured graph against transformers, in float32.
 - **raises**: the relative error of the step functions behind all passes, in float64.

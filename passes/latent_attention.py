@@ -142,7 +142,8 @@ def _projection(value: Value) -> _Projection | None:
     while (view := made_by(c, "core.reshape")) is not None and _last(view.operands[0]) == _last(c):
         c = view.operands[0]
     heads, width = shape[1:]
-    is_rows = same_shape(tensor(c).shape, (shape[0], _last(c)))
+    first, *middle, _ = tensor(c).shape
+    is_rows = same_shape((first,), shape[:1]) and all(map(is_unit, middle))
     if not is_rows or not isinstance(heads, int) or not isinstance(width, int):
         return None
     return _Projection(op, c, op.operands[1], heads, width)
@@ -192,8 +193,9 @@ def _keys(latent: _Latent, made: _Made, edit: Edit) -> tuple[Value, Value]:
     """The row `[c, s]` of a token, as one head, and its `c`; shared by attention on the same."""
     c, shared = latent.own.c, latent.shared
     if (c, shared) not in made:
-        rows, rank = tensor(c).shape
-        head = edit.op("core.reshape", c, shape=(rows, 1, rank))
+        shape = (tensor(c).shape[0], 1, latent.rank)
+        is_head = same_shape(tensor(c).shape, shape)
+        head = c if is_head else edit.op("core.reshape", c, shape=shape)
         keys = edit.op("core.concat", head, shared, axis=2, hint="latent")
         made[c, shared] = keys, edit.op("core.slice", keys, axis=2, start=0, stop=latent.rank)
     return made[c, shared]

@@ -33,7 +33,7 @@ class Declared:
 
 def declared_types(fields: Mapping[str, Any], where: str, func: Func) -> dict[str, Declared]:
     """Types of the quantised parameters of a captured function. Raises CompileError."""
-    settings = Settings(fields, where)
+    settings = Settings.of(fields, where)
     kind, experts, linears = _method(settings)
     skipped = fields.get("modules_to_not_convert") or fields.get("ignored_layers")
     patterns = [_HEAD] if skipped is None else [_pattern(str(name)) for name in skipped]

@@ -22,6 +22,7 @@ from inferc.frontend.quantised_config import Method, Pieces, Settings
 from inferc.frontend.quantised_tensor import (
     QuantisedTensor,
     coded_tensor,
+    numbers,
     quantised_tensor,
     steps,
 )
@@ -86,7 +87,7 @@ class _State:
     rows: int
     columns: int
     nested_blocksize: int
-    offset: float
+    offset: float | None
 
 
 def _four_bits(pieces: Pieces) -> QuantisedTensor:
@@ -110,7 +111,7 @@ def _four_bits(pieces: Pieces) -> QuantisedTensor:
     codes = weight
 
     def read() -> Bytes:
-        scales = _scales(absmax(), state)
+        scales = numbers(f"{pieces.module}.weight.absmax", _scales(absmax(), state))
         packed = codes.raw().reshape(state.rows, -1)
         shape = (state.rows, state.columns)
         out = np.empty((state.rows, block_format(kind).row_bytes(state.columns)), np.uint8)
@@ -142,7 +143,7 @@ def _state(pieces: Pieces) -> _State:
         rows, columns = (int(n) for n in fields["shape"])
         state = _State(
             str(fields["quant_type"]), int(fields["blocksize"]), rows, columns,
-            int(fields.get("nested_blocksize") or 0), float(fields.get("nested_offset") or 0.0),
+            int(fields.get("nested_blocksize") or 0), fields.get("nested_offset"),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise CompileError(f"{stored.name} is damaged ({error!r}); get the file again.") from error
@@ -167,13 +168,18 @@ def _absmax(pieces: Pieces, state: _State) -> Any:
         return lambda: stored.read().astype(np.float32)
     codes = pieces.get("weight.absmax", ("u8",), (blocks,))
     table = pieces.get("weight.nested_quant_map", ("f32",), (256,))
-    if state.nested_blocksize <= 0:
-        raise CompileError(f"{pieces.module}: quant_state has no nested_blocksize.")
+    if state.nested_blocksize <= 0 or not isinstance(state.offset, float | int):
+        missing = "nested_offset" if state.nested_blocksize > 0 else "nested_blocksize"
+        raise CompileError(
+            f"{pieces.module}: the scales are quantised again, and quant_state has no {missing}. "
+            "Get the file again."
+        )
+    offset = np.float32(state.offset)
     outer = pieces.get("weight.nested_absmax", ("f32",), (-(-blocks // state.nested_blocksize),))
 
     def scales() -> Floats:
         wide = np.repeat(outer.read().astype(np.float32), state.nested_blocksize)[:blocks]
-        return _values(table)[codes.numbers()] * wide + np.float32(state.offset)
+        return _values(table)[codes.numbers()] * wide + offset
 
     return scales
 

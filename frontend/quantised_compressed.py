@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from inferc.errors import CompileError
-from inferc.frontend.quantised_config import Method, Orders, Pieces, Settings
+from inferc.frontend.quantised_config import Method, Orders, Pieces, Settings, an_object
 from inferc.frontend.quantised_fp8 import block_tensor
 from inferc.frontend.quantised_gptq import column_order
 from inferc.frontend.quantised_tensor import Affine, QuantisedTensor, coded_tensor
@@ -65,7 +65,7 @@ def _named(module: str, targets: tuple[str, ...]) -> bool:
 def compressed_tensors(settings: Settings) -> Method:
     """The method of a compressed-tensors checkpoint. Raises CompileError."""
     settings.absent(("kv_cache_scheme", "transform_config"), _TAKE)
-    sparsity = settings.fields.get("sparsity_config") or {}
+    sparsity = settings.object("sparsity_config")
     if sparsity.get("format", "dense") != "dense":
         raise settings.refused("sparsity_config", "nothing", _TAKE)
     settings.only(
@@ -73,10 +73,13 @@ def compressed_tensors(settings: Settings) -> Method:
          "kv_cache_scheme", "transform_config", "sparsity_config", "version")
     )  # fmt: skip
     settings.choice("quantization_status", ("compressed", "frozen"), _TAKE, "compressed")
-    groups = settings.fields.get("config_groups") or {}
+    groups = {
+        name: an_object(group, settings.where, f"quantization_config.config_groups.{name}")
+        for name, group in settings.object("config_groups").items()
+    }
     schemes = [_scheme(settings, name, group) for name, group in groups.items()]
     kept = tuple(s for s in schemes if s is not None)
-    reader = _Reader(kept, tuple(settings.fields.get("ignore") or ()), settings.where)
+    reader = _Reader(kept, settings.names("ignore", settings.fields), settings.where)
     activations = any(g.get("input_activations") for g in groups.values())
     note = "The checkpoint wants quantised activations; they stay floating-point."
     return Method(
@@ -95,6 +98,7 @@ def _scheme(settings: Settings, name: str, group: Mapping[str, Any]) -> Scheme |
     if not fields:
         return None
     prefix = f"config_groups.{name}.weights"
+    fields = an_object(fields, settings.where, f"quantization_config.{prefix}")
     inner = Settings({f"{prefix}.{k}": v for k, v in fields.items()}, settings.where)
     inner.only(f"{prefix}.{k}" for k in _WEIGHT_FIELDS)
 
@@ -108,6 +112,8 @@ def _scheme(settings: Settings, name: str, group: Mapping[str, Any]) -> Scheme |
     kind = choice("type", ("int", "float"), "int")
     bits = choice("num_bits", (4, 8) if kind == "int" else (8,))
     given, size = fields.get("strategy"), fields.get("group_size") or 0
+    if not isinstance(size, int):
+        raise inner.refused(f"{prefix}.group_size", "a number of columns", _TAKE)
     inferred = "group" if size > 0 else "channel" if size == -1 else "tensor"
     allowed = ("tensor", "channel", "group") if kind == "int" else ("tensor", "channel", "block")
     strategy = choice("strategy", allowed, inferred)
@@ -118,7 +124,7 @@ def _scheme(settings: Settings, name: str, group: Mapping[str, Any]) -> Scheme |
         raise inner.refused(f"{prefix}.group_size", "a number of columns", _TAKE)
     rows, columns = fields.get("block_structure") or (0, 0)
     return Scheme(
-        tuple(group.get("targets") or ("Linear",)), form == "pack-quantized", kind, bits,
+        settings.names("targets", group) or ("Linear",), form == "pack-quantized", kind, bits,
         bool(fields.get("symmetric", True)), strategy, size, (rows, columns),
         _KINDS.get(order, order),
     )  # fmt: skip

@@ -6,6 +6,7 @@ fields that it knows, those without influence included, and every other one is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,26 @@ from inferc.frontend.quantised_tensor import QuantisedTensor
 from inferc.frontend.weights import StoredTensor, listed
 
 
+def an_object(value: object, where: str, name: str) -> Mapping[str, Any]:
+    """A field of config.json that must be an object. Raises CompileError."""
+    if not isinstance(value, Mapping):
+        raise CompileError(
+            f"{where}: {name} should be a JSON object, found {value!r}. Get the file again."
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class Settings:
     """The fields of `quantization_config`, and the file that they are in."""
 
     fields: Mapping[str, Any]
     where: str
+
+    @classmethod
+    def of(cls, fields: object, where: str) -> Settings:
+        """Settings out of what config.json has there. Raises CompileError."""
+        return cls(an_object(fields, where, "quantization_config"), where)
 
     @property
     def method(self) -> str:
@@ -59,6 +74,25 @@ class Settings:
         for name in names:
             if self.fields.get(name):
                 raise self.refused(name, "nothing", advice)
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        """A field that is an object, or nothing. Raises CompileError."""
+        return an_object(self.fields.get(name) or {}, self.where, f"quantization_config.{name}")
+
+    def names(self, name: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        """Module names and `re:` patterns of a field. Raises CompileError for what is neither."""
+        given = fields.get(name) or []
+        try:
+            if not isinstance(given, list):
+                raise TypeError("no list")
+            for pattern in given:
+                re.compile(pattern[3:] if pattern.startswith("re:") else "")
+        except (AttributeError, TypeError, re.error) as error:
+            raise CompileError(
+                f"{self.where}: quantization_config: {name} is {given!r}; expected a list of "
+                f"module names and patterns after re: ({error}). Correct it."
+            ) from error
+        return tuple(given)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from inferc.ir.blocks_build import mxfp4_rows, nibbles_of
 
 _TAKE = "Compile another quantisation of the model, or the unquantised model."
 _SCALES = ("f32", "bf16", "f16", "f8_e8m0")
+_E8M0_NAN = 255
 _SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 _NOTE = "The checkpoint wants activations in f8; they stay floating-point."
 
@@ -39,7 +40,8 @@ def fp8(settings: Settings) -> Method:
     settings.choice("fmt", ("e4m3",), _TAKE, "e4m3")
     settings.choice("scale_fmt", ("ue8m0", "float", None), _TAKE)
     block = settings.fields.get("weight_block_size")
-    if block is not None and (len(block) != 2 or not all(isinstance(n, int) for n in block)):
+    pair = isinstance(block, list) and len(block) == 2 and all(isinstance(n, int) for n in block)
+    if block is not None and not pair:
         raise settings.refused("weight_block_size", "rows and columns", _TAKE)
     size = None if block is None else (int(block[0]), int(block[1]))
     return Method(
@@ -98,7 +100,7 @@ def block_tensor(
 
     return block_scaled(
         f"{pieces.module}.weight", (rows, columns), list(pieces.tensors.values()),
-        lambda: weight.numbers().view(np.uint8), scales,
+        lambda: weight.numbers().view(np.uint8), scales, scale.name,
     )  # fmt: skip
 
 
@@ -124,9 +126,13 @@ def _experts(pieces: Pieces) -> QuantisedTensor:
     scales = pieces.get("scales", ("u8",), (experts, rows, count))
 
     def entry(expert: int) -> Bytes:
-        codes, held = blocks.numbers()[expert], scales.numbers()[expert]
-        nibbles = nibbles_of(codes.view(np.uint8)).reshape(rows, -1)
-        return mxfp4_rows(nibbles, held.view(np.uint8))
+        codes, held = blocks.numbers()[expert], scales.numbers()[expert].view(np.uint8)
+        if (held == _E8M0_NAN).any():
+            raise CompileError(
+                f"{scales.name}: expert {expert} has scales of {_E8M0_NAN}, which is no number in "
+                "e8m0. The file is damaged: get it again."
+            )
+        return mxfp4_rows(nibbles_of(codes.view(np.uint8)).reshape(rows, -1), held)
 
     def read() -> Bytes:
         out = np.empty((experts, rows, 17 * count), np.uint8)

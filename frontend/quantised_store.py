@@ -22,7 +22,7 @@ from inferc.frontend.quantised_compressed import compressed_tensors
 from inferc.frontend.quantised_config import Method, Pieces, Settings
 from inferc.frontend.quantised_fp8 import fp8, mxfp4
 from inferc.frontend.quantised_gptq import awq, gptq
-from inferc.frontend.weights import StoredTensor, WeightStore
+from inferc.frontend.weights import StoredTensor, WeightStore, listed
 
 METHODS: dict[str, Callable[[Settings], Method]] = {
     "gptq": gptq,
@@ -61,7 +61,7 @@ def gathered(store: WeightStore, fields: Mapping[str, Any] | None, where: str) -
     """The weights with quantised ones put together. Raises CompileError."""
     if fields is None:
         return QuantisedWeights(store)
-    settings = Settings(fields, where)
+    settings = Settings.of(fields, where)
     if settings.method not in METHODS:
         raise CompileError(
             f"{where} says that the weights are quantised by {settings.method or 'nothing known'}; "
@@ -86,6 +86,12 @@ class _Gathering:
             made = self.method.weight(pieces, self._order)
             for piece in pieces.tensors.values():
                 del tensors[piece.name]
+            if made.name in tensors:
+                raise CompileError(
+                    f"{made.name} is stored twice: as it is, and quantised in "
+                    f"{listed(sorted(t.name for t in pieces.tensors.values()))}. Which of them "
+                    "is meant cannot be told: remove one."
+                )
             tensors[made.name] = made
             bias = tensors.get(f"{pieces.module}.bias")
             if self.method.zero_biases and bias is not None and not bias.read_float32().any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ from inferc.ir.blocks import FORMATS, Bytes, Floats, block_format
 from inferc.ir.blocks_build import affine_rows, scaled_rows
 from inferc.ir.blocks_checkpoint import GROUPS, SCALE_TYPES, affine_name
 
+_Array = TypeVar("_Array", bound=NDArray[Any])
 _STEP_ELEMENTS = 1 << 23  # codes that are unpacked at a time
 CODE_TYPES: dict[str, np.dtype[np.generic]] = {
     "i8": np.dtype(np.int8),
@@ -142,7 +144,8 @@ class Affine:
         )
 
     def _rows(self, letter: str) -> Bytes:
-        scales, zeros = self.scales().astype(SCALE_TYPES[letter]), self.zeros()
+        scales = numbers(self.scale.name, self.scales()).astype(SCALE_TYPES[letter])
+        zeros = self.zeros()
         block = self._block()
         each, count = self.group // block, self.shape[1] // block
         kind = block_format(affine_name(self.bits, block, letter))
@@ -152,6 +155,18 @@ class Affine:
             parts = (np.repeat(v[start:stop], each, 1)[:, :count] for v in (scales, zeros))
             out[start:stop] = affine_rows(self.packed(start, stop), *parts, self.bits, block)
         return out
+
+
+def numbers(name: str, scales: _Array) -> _Array:
+    """Scales of the stored tensor `name`. Raises CompileError for those that are no numbers."""
+    wrong = ~np.isfinite(scales.astype(np.float32))
+    if wrong.any():
+        raise CompileError(
+            f"{name}: expected scales that are numbers, found {scales[wrong][0]} "
+            f"({int(wrong.sum())} of {scales.size}). The file is damaged, or was written from a "
+            "failed quantisation: get it again, or compile another quantisation of the model."
+        )
+    return scales
 
 
 def steps(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -188,8 +203,9 @@ def coded_tensor(
     """
     if ".experts." in name and dtype == "f8e4m3":
         return block_scaled(
-            name, shape, pieces, codes, lambda: np.repeat(scales()[:, None], shape[1] // 128, 1)
-        )
+            name, shape, pieces, codes, lambda: np.repeat(scales()[:, None], shape[1] // 128, 1),
+            scale.name,
+        )  # fmt: skip
     if ".experts." in name:
         return Affine(
             name, shape, 8, shape[1], scale,
@@ -197,8 +213,9 @@ def coded_tensor(
             lambda: scales()[:, None], lambda: np.full((shape[0], 1), 128, np.uint8), pieces,
         ).tensor()  # fmt: skip
     vector = ComputedTensor.of(
-        f"{name}.row_scale", "f32", shape[:1], pieces[0].file, 4 * shape[0], scales
-    )
+        f"{name}.row_scale", "f32", shape[:1], pieces[0].file, 4 * shape[0],
+        lambda: numbers(scale.name, scales()),
+    )  # fmt: skip
     return quantised_tensor(
         name, dtype, shape, pieces, lambda: codes().view(CODE_TYPES[dtype]), row_scale=vector
     )
@@ -206,7 +223,7 @@ def coded_tensor(
 
 def block_scaled(
     name: str, shape: tuple[int, int], pieces: Sequence[StoredTensor],
-    codes: Callable[[], Bytes], scales: Callable[[], Floats],
+    codes: Callable[[], Bytes], scales: Callable[[], Floats], scale_name: str,
 ) -> QuantisedTensor:  # fmt: skip
     """f8 codes with scales f32[N, K / 128]. A scale a block costs 3 % of the bytes."""
     if shape[1] % 128:
@@ -216,7 +233,7 @@ def block_scaled(
         )
 
     def rows() -> Bytes:
-        held, wide = codes(), scales()
+        held, wide = codes(), numbers(scale_name, scales())
         out = np.empty((shape[0], block_format("f8_g128").row_bytes(shape[1])), np.uint8)
         for start, stop in steps(shape):
             out[start:stop] = scaled_rows(held[start:stop], wide[start:stop], 128, nibbles=False)

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 from inferc.errors import CompileError
@@ -128,7 +129,19 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
             f"{path} is truncated: its header describes {end} bytes, the file has "
             f"{mapped.size_bytes}. Cut off: {listed(cut)}. Download it again."
         )
+    _check_apart(path, tensors)
     return tensors
+
+
+def _check_apart(path: Path, tensors: dict[str, StoredTensor]) -> None:
+    """No byte belongs to two tensors: the format forbids it, so the header is damaged."""
+    placed = sorted((t._offset, t._offset + t.nbytes, t.name) for t in tensors.values() if t.nbytes)
+    for (_, end, name), (start, _, other) in pairwise(placed):
+        if start < end:
+            raise CompileError(
+                f"The header of {path} is damaged: {name} and {other} share bytes. Download it "
+                "again."
+            )
 
 
 def _read_header(mapped: MappedFile) -> tuple[dict[str, object], int]:

@@ -253,6 +253,6 @@ def _compute(folder: Path, manifest: Manifest) -> str:
     kinds = {
         math_type(tensor.dtype, options).removeprefix("Math").lower()
         for tensor in manifest.weights.tensors
-        if tensor.layout.startswith("n16")
+        if tensor.layout.startswith(("n16", "experts"))
     }
     return max(kinds, key=list(COMPUTE_TOLERANCE).index, default="f32")

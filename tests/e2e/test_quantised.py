@@ -65,6 +65,13 @@ def test_verify(tmp_path: Path) -> None:
     assert any("dequantised" in note for note in result.notes)
 
 
+def test_verify_knows_the_arithmetic_of_experts(tmp_path: Path) -> None:
+    """Only the experts are integers here: their rounding is what counts."""
+    stored, _, artifact = compiled("gpt_oss", "mxfp4", tmp_path, compute="int8")
+    result = verify(artifact, stored)
+    assert result.compute == "int8" and result.passed
+
+
 def test_notes_are_told(tmp_path: Path) -> None:
     told: list[str] = []
     stored, _ = quantised_models.save("llama", "bnb-int8", tmp_path)

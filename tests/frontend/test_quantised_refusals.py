@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import pytest
 import torch
 
 from inferc.errors import CompileError
+from inferc.frontend.quantised_tensor import QuantisedTensor
 from tests import quantised
 from tests.frontend.quantised_cases import (
     AWQ,
     BNB,
     BNB8,
+    CASES,
     FP8,
     GPTQ,
+    K,
     N,
     compressed,
     matrix,
@@ -59,6 +63,12 @@ def refusal(folder: Path, config: dict[str, Any], stored: Stored, **more: torch.
         (pack(4, 32) | {"config_groups": {}}, r"no entry of config_groups names it"),
         (pack(4, 32) | {"ignore": ["re:.*proj"]}, r"model.proj is stored.*ignore names it"),
         (FP8 | {"fmt": "e5m2"}, r"fmt is 'e5m2'"),
+        (pack(4, 32) | {"ignore": "lm_head"}, r"ignore is 'lm_head'; expected a list"),
+        (pack(4, 32) | {"ignore": ["re:*("]}, r"ignore is .*nothing to repeat"),
+        (pack(4, 32) | {"config_groups": [1]}, r"config_groups should be a JSON object"),
+        (pack(4, 32) | {"config_groups": {"g": None}}, r"config_groups.g should be a JSON object"),
+        (pack(4, "32", strategy=None), r"group_size is '32'; expected a number"),
+        (FP8 | {"weight_block_size": 128}, r"weight_block_size is 128"),
         (BNB | {"other": 1}, r"not known for bitsandbytes: other = 1"),
     ],
 )  # fmt: skip
@@ -157,3 +167,48 @@ def test_narrow_f8_blocks(tmp_path: Path) -> None:
     quantise = quantised.float_quantized("block", scale_name="weight_scale_inv", block=(64, 64))
     message = refusal(tmp_path, FP8 | {"weight_block_size": [64, 64]}, quantise(matrix()))
     assert "blocks of 64 x 64" in message
+
+
+@pytest.mark.parametrize("fields", ["gptq", [4], {"quant_method": "gptq", "bits": "4"}])
+def test_config_of_another_kind(fields: Any, tmp_path: Path) -> None:
+    message = refusal(tmp_path, fields, quantised.gptq()(matrix()))
+    assert ("quantization_config" in message and "expected" in message) or "JSON object" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("case", ["gptq", "awq", "pack", "f8-channel", "fp8-block", "nf4"])
+def test_scales_that_are_no_numbers(case: str, value: float, tmp_path: Path) -> None:
+    _, config, quantise = CASES[case]
+    stored = quantise(matrix())
+    suffix = next(s for s in stored.pieces if s.endswith(("scales", "absmax")) or "_scale" in s)
+    stored.pieces[suffix].view(-1)[1] = value
+    tensor = opened(tmp_path, config, stored).store["model.proj.weight"]
+    assert isinstance(tensor, QuantisedTensor)
+    with pytest.raises(
+        CompileError, match=f"model.proj.{suffix}: expected scales that are numbers"
+    ):
+        tensor.read_parameter()
+
+
+def test_scales_of_mxfp4_that_are_no_numbers(tmp_path: Path) -> None:
+    stored = quantised.mxfp4(matrix(96, 64).reshape(2, 48, 64))
+    stored.pieces["scales"][1, 3, 0] = 255
+    config = {"quant_method": "mxfp4"}
+    store = opened(tmp_path, config, stored, "experts.down_proj", "_").store
+    with pytest.raises(CompileError, match="down_proj_scales: expert 1 has scales of 255"):
+        store["experts.down_proj"].read()
+
+
+def test_plain_weight_beside_the_quantised_one(tmp_path: Path) -> None:
+    stored, plain = quantised.gptq()(matrix()), torch.zeros(N, K)
+    message = refusal(tmp_path, GPTQ, stored, **{"model.proj.weight": plain})
+    assert "model.proj.weight is stored twice" in message and "qweight" in message
+
+
+def test_nested_scales_need_their_offset(tmp_path: Path) -> None:
+    stored = quantised.bnb_four_bits("nf4", nested=True)(matrix())
+    suffix = next(s for s in stored.pieces if "quant_state" in s)
+    state = json.loads(bytes(stored.pieces[suffix].numpy()))
+    del state["nested_offset"]
+    stored.pieces[suffix] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    assert "quant_state has no nested_offset" in refusal(tmp_path, BNB, stored)

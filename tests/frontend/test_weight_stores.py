@@ -165,6 +165,12 @@ def test_truncated_file_names_the_tensors(tmp_path: Path) -> None:
     assert "model.safetensors is truncated" in message and "Cut off: " in message
 
 
+def test_tensors_that_share_bytes(tmp_path: Path) -> None:
+    header = {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}
+    raw(tmp_path / "model.safetensors", header, bytes(12))
+    assert "a and b share bytes" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

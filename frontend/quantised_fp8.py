@@ -55,7 +55,13 @@ def fp8(settings: Settings) -> Method:
 
 def _weight(pieces: Pieces, block: tuple[int, int] | None) -> QuantisedTensor:
     weight = pieces.matrix("weight", ("f8_e4m3",))
-    scale = pieces.tensor(next(n for n in _SCALE_NAMES if n in pieces), _SCALES)
+    found = [name for name in _SCALE_NAMES if name in pieces]
+    if len(found) > 1:
+        raise CompileError(
+            f"{pieces.module} has two scales, {' and '.join(found)}; expected one. Which of them "
+            "is meant cannot be told: remove the other."
+        )
+    scale = pieces.tensor(found[0], _SCALES)
     rows, columns = weight.shape
     if block is not None:
         return block_tensor(pieces, weight, scale, block)

@@ -16,6 +16,11 @@ COLUMNS = (
     "model type", "captures", "raises", "float32", "bfloat16", "GGUF", "ONNX", "quantised",
     "prefix cache", "window", "state",
 )  # fmt: skip
+_FIELDS = {
+    "model_type", "captures", "interpreted", "raises", "passes", "float32", "bfloat16", "gguf",
+    "onnx", "onnx_refusal", "quantised", "prefix_cache", "windows", "states", "refusal",
+    "revision",
+}  # fmt: skip
 _HEAD = """# Architectures
 
 Made of the records in `docs/support.json`; `make support` measures and writes both.
@@ -77,6 +82,12 @@ def read_records() -> list[dict[str, Any]]:
             "(docs/support.json)."
         )
     records: list[dict[str, Any]] = json.loads(RECORDS.read_text(encoding="utf-8"))
+    old = [r["model_type"] for r in records if not r.keys() >= _FIELDS]
+    if old:
+        raise InfercError(
+            f"{RECORDS} was written before the table had its present columns: {len(old)} of "
+            f"{len(records)} records lack some ({', '.join(old[:3])}). Measure again: make support."
+        )
     return records
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from inferc.cli import support
 from inferc.cli.main import main
 from inferc.cli.support import as_markdown, read_records
 from tests import architectures
@@ -37,3 +39,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "gpt_neox" in text and "llama" not in text
     assert main(["support", "no-such-model"]) == 1
+
+
+def test_records_of_an_older_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "support.json"
+    old.write_text(json.dumps([{"model_type": "olmo", "captures": True}]), encoding="utf-8")
+    monkeypatch.setattr(support, "RECORDS", old)
+    assert main(["support"]) == 1
+    assert "1 of 1 records lack some (olmo). Measure again" in capsys.readouterr().err

@@ -212,3 +212,9 @@ def test_nested_scales_need_their_offset(tmp_path: Path) -> None:
     del state["nested_offset"]
     stored.pieces[suffix] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
     assert "quant_state has no nested_offset" in refusal(tmp_path, BNB, stored)
+
+
+def test_two_scales_of_one_weight(tmp_path: Path) -> None:
+    stored = quantised.float_quantized("block", scale_name="weight_scale_inv")(matrix())
+    stored.pieces["weight_scale"] = torch.ones(N, 1)
+    assert "model.proj has two scales" in refusal(tmp_path, FP8, stored)

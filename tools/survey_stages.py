@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import inferc
@@ -195,6 +196,8 @@ def prefix_is_reused(artifact: Path, ids: list[int]) -> bool:
 def transformers_logits(source: Path, ids: list[int], dtype: torch.dtype) -> np.ndarray:
     """Logits of a saved model by transformers, computed in `dtype`."""
     model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, attn_implementation="eager")
+    # Some classes (Youtu) zero the row of the padding token after loading; the file is what counts.
+    model.load_state_dict(load_file(source / "model.safetensors"), strict=False)
     if model._can_set_experts_implementation():  # the default has no float64
         model.set_experts_implementation("eager")
     with torch.no_grad():

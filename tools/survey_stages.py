@@ -152,16 +152,19 @@ class Examination:
     def _float32(self, workshop: Workshop) -> None:
         ids = self._prompt()
         artifact = _attempt(workshop.artifact, self.name)
-        error = row_error(
-            artifact_logits(artifact, ids), tiny.logits(self.name, np.array([ids]))[0]
-        )
+        found, theirs = artifact_logits(artifact, ids), tiny.logits(self.name, np.array([ids]))[0]
+        error = row_error(found, theirs)
+        if error >= FLOAT32_TOLERANCE:
+            exact = exact_logits(workshop.source(self.name), ids)
+            if row_error(theirs, exact) > FLOAT32_TOLERANCE / 2:  # the reference itself is noisy
+                error = row_error(found, exact)
         self._note(float32=error)
         _within(error, FLOAT32_TOLERANCE, "the artifact")
         self._note(prefix_cache=prefix_is_reused(artifact, ids[:-8]))
 
     def _bfloat16(self, workshop: Workshop) -> None:
         ids, source = self._prompt(), workshop.source(self.name, "bfloat16")
-        exact = transformers_logits(source, ids, torch.float64)
+        exact = exact_logits(source, ids)
         theirs = transformers_logits(source, ids, torch.bfloat16)
         ours = artifact_logits(_attempt(workshop.artifact, self.name, "bfloat16"), ids)
         ratio = row_error(ours, exact) / row_error(theirs, exact)
@@ -191,6 +194,16 @@ def prefix_is_reused(artifact: Path, ids: list[int]) -> bool:
     if first.token_ids != second.token_ids:
         raise Refused("a prompt gives other tokens when its pages are taken from the prefix cache")
     return second.usage.cached_tokens > 0
+
+
+def exact_logits(source: Path, ids: list[int]) -> np.ndarray:
+    """Logits by transformers in float64; in float32 of classes that cannot (XGLM)."""
+    try:
+        return transformers_logits(source, ids, torch.float64)
+    except RuntimeError as error:
+        if "without overflow" not in str(error):  # finfo(float64).min made a float32 tensor
+            raise
+        return transformers_logits(source, ids, torch.float32)
 
 
 def transformers_logits(source: Path, ids: list[int], dtype: torch.dtype) -> np.ndarray:

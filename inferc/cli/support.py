@@ -33,7 +33,8 @@ refused.
 - **captures**: the relative error of the captured graph against transformers, in float32.
 - **raises**: the relative error of the step functions behind all passes, in float64.
 - **float32**: the relative error of the compiled artifact against transformers, for a prompt past
-  every window and over three pages, in one piece, in chunks and token by token (bit for bit alike).
+  every window and over three pages, in one piece, in chunks and token by token (bit for bit alike);
+  against transformers in float64 where its own float32 is half the tolerance away from that.
 - **bfloat16**: the error of the artifact of a bfloat16 checkpoint over the error that transformers
   makes in bfloat16, both against float64.
 - **GGUF**: the largest relative error of GGUF files of the type, written as llama.cpp's converter

@@ -42,8 +42,8 @@ def test_interpreted(name: str) -> None:
     assert record.raises
 
 
-def test_positions_counted_from_tokens_are_refused() -> None:
-    """Roberta counts tokens that are no padding: not a function of the place in the sequence."""
-    record = Examination("roberta").run()
-    assert "roberta.embeddings" in record.refusal
+def test_what_mixes_positions_is_refused_by_op_and_module() -> None:
+    """XLM counts the tokens of the whole row, those that come later too."""
+    record = Examination("xlm").run()
+    assert "core.sum" in record.refusal and "in transformer mixes positions" in record.refusal
     assert not record.raises

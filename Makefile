@@ -49,7 +49,7 @@ layers: $(VENV)/dev.stamp
 pytest: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q
 
-support: $(VENV)/dev.stamp  ## Survey every architecture and rewrite docs/support.* (hours)
+support: $(VENV)/dev.stamp  ## Survey every architecture and rewrite docs/support.* (half an hour)
 	$(BIN)/python -m tools.survey --write
 
 bench: $(VENV)/dev.stamp  ## Speed beside llama.cpp on this machine, interleaved (slow; builds llama.cpp)

@@ -2,7 +2,7 @@
 
     python -m tools.survey phi opt             show the records of two architectures
     python -m tools.survey --passes            all, up to the passes: about ten minutes
-    python -m tools.survey --write             all, compiled and run: about two hours
+    python -m tools.survey --write             all, compiled and run: about half an hour
     python -m tools.survey --write phi opt     these two, the other records stay
 
 `docs/support.json` holds the records, `docs/support.md` the same as a table; both are written by

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from inferc.cli.options import count
 from inferc.errors import InfercError
+from inferc.report.machines import MACHINES, uniform
 
 if TYPE_CHECKING:
     from inferc.ir.cost import Workload
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from inferc.report.model import Report
 
 _FILE_COLUMNS = 140  # width where there is no terminal
-MACHINE_HELP = "predict for cpu2, a100, h100, h200, b200, rtx4090, or GB/s,GFLOP/s"
+MACHINE_HELP = f"predict for {', '.join(MACHINES)}, or GB/s,GFLOP/s"
 
 
 def add_workload(p: argparse.ArgumentParser, *, batch: str) -> None:
@@ -48,8 +49,6 @@ def show(reports: Sequence[Report], machine: Machine, args: argparse.Namespace) 
 
 def machine_of(text: str) -> Machine:
     """The machine that `--machine` means. Raises InfercError."""
-    from inferc.report.machines import MACHINES, uniform
-
     if text in MACHINES:
         return MACHINES[text]
     try:

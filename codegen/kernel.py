@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inferc.codegen.expressions import Unprintable
 from inferc.codegen.group import Group
-from inferc.codegen.targets import CpuTarget
+from inferc.codegen.targets import Target
 from inferc.ir.cost import Cost, op_cost
 
 Compute = Literal["auto", "f32", "bf16", "int8"]
@@ -20,12 +20,12 @@ class KernelOptions:
     """Choices that decide which kernels may be used.
 
     Attributes:
-        target: the CPU to compile for.
+        target: the CPU or the GPUs to compile for.
         compute: arithmetic of matrix products; `auto` follows the weights' type.
         use_tvm: whether row kernels may be lowered by TVM.
     """
 
-    target: CpuTarget
+    target: Target
     compute: Compute = "auto"
     use_tvm: bool = True
 
@@ -73,7 +73,10 @@ class WeightUse:
 
 @dataclass(frozen=True)
 class Scratch:
-    """C++ expressions for bytes of working memory; `workers` may be used in `shared`."""
+    """C++ expressions for bytes of working memory; `workers` may be used in `shared`.
+
+    For CUDA `shared` is a number: device memory of one call.
+    """
 
     per_worker: str = "0"
     shared: str = "0"
@@ -90,12 +93,15 @@ class KernelDef:
         matches: cheap test of the body's form; no match is not worth a refusal.
         supports: whether it fits, with the reason if not. Called only if it matches.
         params: what the template needs: a frozen dataclass whose fields are its variables.
-        template: file below `templates/cpu`.
+        template: file below `templates/cpu` or `templates/cuda`.
         weights: layouts wanted for weight operands.
         scratch: working memory of one call.
         tolerance: relative error against the body that its tests allow.
         lowered: whether TVM makes an object for the body beside the template's wrapper.
         cost: flops and bytes of one call; by default those of the body and of its boundary.
+        kernels: CUDA: what is behind the unit's name in the names of its `__global__` functions.
+        instructions: CUDA: what the machine code of an architecture must contain, in nvdisasm's
+            spelling; the empty name stands for all architectures.
     """
 
     name: str
@@ -110,3 +116,5 @@ class KernelDef:
     tolerance: float = 1e-5
     lowered: bool = False
     cost: Callable[[Group], Cost] = lambda group: op_cost(group.op)
+    kernels: tuple[str, ...] = ("",)
+    instructions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

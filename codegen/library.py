@@ -8,14 +8,17 @@ from pathlib import Path
 
 from inferc.codegen.build import Progress, Source, build_library
 from inferc.codegen.cache import Cache
+from inferc.codegen.cuda_step import cuda_step
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.pack_weights import PackPlan, plan_weights
 from inferc.codegen.render import comment, render
 from inferc.codegen.select import step_functions
 from inferc.codegen.step import StepParams, plan_step
+from inferc.codegen.targets import CudaTarget
 from inferc.codegen.toolchain import Compiler
 from inferc.codegen.units import Unit, Units
+from inferc.errors import CompileError
 from inferc.ir.core import Module, Op
 from inferc.passes.plan_memory import MemoryPlan, memory_plan
 
@@ -40,10 +43,15 @@ class Generated:
     def sources(self) -> list[Source]:
         """All C++ files, the kernels in order of first use, the step last."""
         sources = [Source(u.file_name, u.source(), u.code) for u in self.units.by_name.values()]
-        code = render("step.cpp.j2", self.step)
+        code = self._step_code()
         calls = ", ".join(f"{len(p.calls)} calls in {p.name}" for p in self.step.phases)
         text = comment(f"The step functions: {calls}.") + "\n" + code
         return [*sources, Source(STEP_FILE, text, code)]
+
+    def _step_code(self) -> str:
+        if self.options.target.kind == "cuda":
+            return render("cuda_step.cpp.j2", cuda_step(self.step, self.units))
+        return render("step.cpp.j2", self.step)
 
     def row_functions(self) -> list[tuple[str, str]]:
         """Names and bodies of what TVM lowers."""
@@ -75,8 +83,11 @@ def write_library(
     sources = generated.sources()
     for source in sources:
         (folder / source.file_name).write_text(source.text, encoding="utf-8")
+    target = generated.options.target
+    if isinstance(target, CudaTarget):
+        raise CompileError(f"{target.name}: building for CUDA is not there yet.")
     build_library(
-        sources, generated.row_functions(), folder / LIBRARY_FILE, target=generated.options.target,
+        sources, generated.row_functions(), folder / LIBRARY_FILE, target=target,
         compiler=compiler, cache=cache, progress=progress,
     )  # fmt: skip
     return {path.name: path for path in sorted(folder.iterdir())}

@@ -16,6 +16,7 @@ from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
 from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
+from inferc.codegen.kernels_cuda import rows as cuda_rows
 from inferc.errors import CompileError
 from inferc.ir.text import print_func
 
@@ -23,19 +24,23 @@ KERNELS: tuple[KernelDef, ...] = (
     LINEAR, GLU_LINEAR, ROPE_APPEND, ATTENTION, EMBEDDING, ROPE_TABLE, GATHER, TAKE, STATE,
     EXPERTS, HEAD_LINEAR, LATENT_APPEND, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
-_BY_NAME = {definition.name: definition for definition in KERNELS}
+CUDA_KERNELS: tuple[KernelDef, ...] = (
+    cuda_rows.GATHER,
+)  # fmt: skip
+_OF_KIND = {"cpu": KERNELS, "cuda": CUDA_KERNELS}
+_BY_NAME = {(kind, d.name): d for kind, kernels in _OF_KIND.items() for d in kernels}
 
 
-def kernel_named(name: str) -> KernelDef:
-    """The definition of a name that `choose` gave."""
-    return _BY_NAME[name]
+def kernel_named(name: str, kind: str = "cpu") -> KernelDef:
+    """The definition of a name that `choose` gave for a target of a kind."""
+    return _BY_NAME[kind, name]
 
 
 def choose(group: Group, options: KernelOptions) -> KernelDef:
     """The fitting definition of highest priority. Raises CompileError with every refusal."""
     refusals: list[tuple[KernelDef, str]] = []
     fitting: list[KernelDef] = []
-    for definition in KERNELS:
+    for definition in _OF_KIND[options.target.kind]:
         if not definition.matches(group):
             continue
         answer = definition.supports(group, options)
@@ -44,7 +49,7 @@ def choose(group: Group, options: KernelOptions) -> KernelDef:
         else:
             fitting.append(definition)
     if not fitting:
-        raise CompileError(_nothing_fits(group, refusals))
+        raise CompileError(_nothing_fits(group, options.target.kind, refusals))
     best = max(fitting, key=lambda d: d.priority)
     rivals = [d.name for d in fitting if d.priority == best.priority]
     if len(rivals) > 1:
@@ -52,10 +57,10 @@ def choose(group: Group, options: KernelOptions) -> KernelDef:
     return best
 
 
-def _nothing_fits(group: Group, refusals: list[tuple[KernelDef, str]]) -> str:
+def _nothing_fits(group: Group, kind: str, refusals: list[tuple[KernelDef, str]]) -> str:
     where = ", ".join(group.modules) or "no source module"
     tried = [f"  {d.name}: {reason}" for d, reason in refusals]
-    others = sorted(d.name for d in KERNELS if d not in [r for r, _ in refusals])
+    others = sorted(d.name for d in _OF_KIND[kind] if d not in [r for r, _ in refusals])
     lines = [
         f"No kernel fits a group of @{group.func.name} (from {where}).",
         *(tried or ["  no kernel has this form"]),

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 TEMPLATES = Path(__file__).parent / "templates" / "cpu"
+CUDA_TEMPLATES = TEMPLATES.with_name("cuda")
 INCLUDE = Path(__file__).parent / "include"
 
 
@@ -17,7 +18,7 @@ INCLUDE = Path(__file__).parent / "include"
 def environment() -> Environment:
     """The one environment of all templates."""
     return Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([TEMPLATES, CUDA_TEMPLATES]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -55,6 +55,8 @@ class SelectKernels(Pass):
             for op in func.params().values()
             if isinstance(op.result.type, TensorType) and op.result.type.rank > 1
         }
+        if self.options().target.kind == "cuda":
+            return  # an activation is rounded to bf16 whatever the weights are
         served = {"int8": set(INTEGERS), "bf16": {"bf16"}}.get(self.compute)
         if served is not None and not stored & served:
             kinds = {
@@ -71,6 +73,11 @@ class SelectKernels(Pass):
         if self.compute not in get_args(Compute):
             raise CompileError(
                 f"Unknown compute mode '{self.compute}'. Known: {', '.join(get_args(Compute))}."
+            )
+        if self.compute == "int8" and self.target.startswith("cuda:"):
+            raise CompileError(
+                "compute=int8 is not there for CUDA targets: integers are multiplied as bf16,"
+                " exactly. Leave compute at auto, or take f32."
             )
         return KernelOptions(parse_target(self.target), self.compute, self.tvm)  # type: ignore[arg-type]
 

@@ -39,7 +39,7 @@ class Unit:
     @property
     def file_name(self) -> str:
         """Name of the source file."""
-        return f"{self.name}.cpp"
+        return self.name + (".cu" if self.definition.template.endswith(".cu.j2") else ".cpp")
 
     def source(self) -> str:
         """The file: why it exists, then the code."""
@@ -77,7 +77,7 @@ class Units:
 
     def add(self, group: Group) -> Unit:
         """The unit that runs a group; its kernel must have been selected."""
-        definition = kernel_named(str(group.op.attrs["kernel"]))
+        definition = kernel_named(str(group.op.attrs["kernel"]), self.options.target.kind)
         params = definition.params(group, self.options, "")
         text = row_program.row_text(group.body) if definition.lowered else None
         name = self._name(definition, params, text)

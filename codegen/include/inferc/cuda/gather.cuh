@@ -1,0 +1,26 @@
+// Rows by number.
+#pragma once
+
+#include "inferc/cuda/platform.cuh"
+
+namespace inferc {
+
+constexpr int kGatherThreads = 128;
+
+struct GatherArgs {
+    const float *x;         // [.., width]
+    const int32_t *indices; // [rows]
+    float *y;               // [rows, width]
+    int32_t width;
+};
+
+#if INFERC_DEVICE_CODE
+// A block a row.
+INFERC_INLINE void gather_rows(const GatherArgs &args) {
+    const float *from = args.x + int64_t(args.indices[blockIdx.x]) * args.width;
+    float *to = args.y + int64_t(blockIdx.x) * args.width;
+    for (int32_t i = threadIdx.x; i < args.width; i += kGatherThreads) to[i] = from[i];
+}
+#endif
+
+}  // namespace inferc

@@ -1,0 +1,1 @@
+"""Kernel definitions for CUDA: mostly those of the CPU with other templates."""

@@ -1,0 +1,56 @@
+// Elementary functions on one float, under the names that `vmath.h` has for sixteen: what
+// codegen/expressions.py prints serves both. Within about two units in the last place; NaN goes
+// through, except where `max` and `min` drop it as they do on the CPU.
+//
+// Code that uses these names stands inside `namespace inferc`: at global scope they would be
+// ambiguous with the functions of the same names that CUDA and libm declare there.
+#pragma once
+
+#include "platform.cuh"
+
+#if !INFERC_DEVICE_CODE || defined(INFERC_EMULATION)
+#include <math.h>
+#endif
+
+namespace inferc {
+
+INFERC_INLINE float splat(float x) { return x; }
+INFERC_INLINE float load(const float *p) { return *p; }
+INFERC_INLINE float load(const float *p, int) { return *p; }
+INFERC_INLINE void store(float *p, float x) { *p = x; }
+INFERC_INLINE void store(float *p, float x, int) { *p = x; }
+
+// The second operand where either is NaN.
+INFERC_INLINE float max(float a, float b) { return a > b ? a : b; }
+INFERC_INLINE float min(float a, float b) { return a < b ? a : b; }
+INFERC_INLINE float select_lt(float a, float b, float yes, float no) { return a < b ? yes : no; }
+
+INFERC_INLINE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+INFERC_INLINE float abs(float x) { return ::fabsf(x); }
+INFERC_INLINE float sqrt(float x) { return ::sqrtf(x); }
+INFERC_INLINE float exp(float x) { return ::expf(x); }
+INFERC_INLINE float log(float x) { return ::logf(x); }
+INFERC_INLINE float sin(float x) { return ::sinf(x); }
+INFERC_INLINE float cos(float x) { return ::cosf(x); }
+INFERC_INLINE float floor(float x) { return ::floorf(x); }
+INFERC_INLINE float pow(float x, float y) { return ::powf(x, y); }
+INFERC_INLINE float tanh(float x) { return ::tanhf(x); }
+INFERC_INLINE float erf(float x) { return ::erff(x); }
+INFERC_INLINE float copy_sign(float magnitude, float sign) { return ::copysignf(magnitude, sign); }
+
+// e^-x may be infinite: the quotient is then 0, as it should be.
+INFERC_INLINE float sigmoid(float x) { return 1.0f / (1.0f + ::expf(-x)); }
+INFERC_INLINE float silu(float x) { return x / (1.0f + ::expf(-x)); }
+INFERC_INLINE float relu(float x) { return max(0.0f, x); }
+
+// log(1 + e^x), accurate where it is tiny and without overflow where x is large.
+INFERC_INLINE float softplus(float x) { return max(x, 0.0f) + ::log1pf(::expf(-::fabsf(x))); }
+
+INFERC_INLINE float gelu_erf(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.707106781f)); }
+INFERC_INLINE float gelu_tanh(float x) {
+    const float inner = 0.797884561f * ::fmaf(0.044715f * (x * x), x, x);
+    return 0.5f * x * (1.0f + ::tanhf(inner));
+}
+INFERC_INLINE float softcap(float x, float cap) { return cap * ::tanhf(x / cap); }
+
+}  // namespace inferc

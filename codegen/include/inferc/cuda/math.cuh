@@ -2,8 +2,8 @@
 // codegen/expressions.py prints serves both. Within about two units in the last place; NaN goes
 // through, except where `max` and `min` drop it as they do on the CPU.
 //
-// Code that uses these names stands inside `namespace inferc`: at global scope they would be
-// ambiguous with the functions of the same names that CUDA and libm declare there.
+// CUDA and libm declare functions of the same names at global scope. A function body (or a namespace)
+// that uses these begins with INFERC_USE_MATH, which makes them the ones meant.
 #pragma once
 
 #include "platform.cuh"
@@ -54,3 +54,11 @@ INFERC_INLINE float gelu_tanh(float x) {
 INFERC_INLINE float softcap(float x, float cap) { return cap * ::tanhf(x / cap); }
 
 }  // namespace inferc
+
+#define INFERC_USE_MATH                                                                           \
+    using ::inferc::splat, ::inferc::load, ::inferc::store, ::inferc::max, ::inferc::min,          \
+        ::inferc::select_lt, ::inferc::fma, ::inferc::abs, ::inferc::sqrt, ::inferc::exp,          \
+        ::inferc::log, ::inferc::sin, ::inferc::cos, ::inferc::floor, ::inferc::pow,               \
+        ::inferc::tanh, ::inferc::erf, ::inferc::copy_sign, ::inferc::sigmoid, ::inferc::silu,     \
+        ::inferc::relu, ::inferc::softplus, ::inferc::gelu_erf, ::inferc::gelu_tanh,               \
+        ::inferc::softcap

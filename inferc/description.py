@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from inferc import __version__
+from inferc.codegen.cuda_step import cuda_scratch_bytes
 from inferc.codegen.library import LIBRARY_FILE
 from inferc.codegen.pack_weights import tensor_offsets
 from inferc.codegen.step import state_arguments
@@ -98,9 +99,12 @@ def report(
     chosen = {k: v for k, v in asdict(options).items() if k not in _UNREPORTED}
     memory = asdict(generated.memory)
     memory["weights_bytes"] = manifest.memory.weights_bytes
-    memory["scratch_bytes"] = {
-        str(threads): scratch_bytes(generated.step, threads) for threads in _SCRATCH_THREADS
-    }
+    if target.kind == "cuda":
+        memory["device_scratch_bytes"] = cuda_scratch_bytes(generated.units)
+    else:
+        memory["scratch_bytes"] = {
+            str(threads): scratch_bytes(generated.step, threads) for threads in _SCRATCH_THREADS
+        }
     facts = report_build.Facts(
         tool_version=__version__,
         model=asdict(manifest.model),

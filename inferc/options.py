@@ -21,7 +21,8 @@ class CompileOptions:
         target: see `inferc targets`.
         compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
             target has them, else float32; `int8` rounds activations and needs quantised weights.
-        kv_dtype: type of stored keys and values: f32, bf16 or f16.
+        kv_dtype: type of stored keys and values: f32, bf16 or f16. `auto`: f32 on a CPU, bf16 on a
+            GPU.
         page_tokens: tokens of a KV page: 16, 32, 48 or 64.
         step_tokens: most rows of one step.
         sequences: most sequences of one step.
@@ -35,7 +36,7 @@ class CompileOptions:
 
     target: str = "cpu:native"
     compute: str = "auto"
-    kv_dtype: str = "f32"
+    kv_dtype: str = "auto"
     page_tokens: int = 32
     step_tokens: int = 512
     sequences: int = 64
@@ -81,8 +82,11 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
         value = getattr(chosen, name)
         if value is not None and value < least:
             raise CompileError(f"Option {name}: expected {least} or more, found {value}.")
+    target = parse_target(chosen.target)
+    kv_dtype = "bf16" if target.kind == "cuda" else "f32"
     return replace(
         chosen,
-        target=parse_target(chosen.target).name,
+        target=target.name,
+        kv_dtype=kv_dtype if chosen.kv_dtype == "auto" else chosen.kv_dtype,
         tvm=tvm_installed() if chosen.tvm is None else chosen.tvm,
     )

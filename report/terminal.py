@@ -117,6 +117,8 @@ def memory_rows(report: Report) -> dict[str, str]:
     }
     for threads, nbytes in memory.get("scratch_bytes", {}).items():
         rows[f"scratch of {threads} thread{'s' if threads != '1' else ''}"] = nbytes
+    if "device_scratch_bytes" in memory:
+        rows["scratch of one step"] = memory["device_scratch_bytes"]
     if states:
         rows["recurrent state of a sequence"] = states
     for tokens in (1024, 8192):

@@ -21,7 +21,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "arithmetic of matrix products; auto: bf16 dot products for bf16 weights where the "
         "target has them, else f32; int8 rounds activations",
     },
-    "kv_dtype": {"choices": ("f32", "bf16", "f16"), "help": "type of stored keys and values"},
+    "kv_dtype": {
+        "choices": ("auto", "f32", "bf16", "f16"),
+        "help": "type of stored keys and values (auto: f32 on a CPU, bf16 on a GPU)",
+    },
     "page_tokens": {"type": count, "metavar": "N", "help": "tokens of a KV page"},
     "step_tokens": {"type": count, "metavar": "N", "help": "most rows of one step"},
     "sequences": {"type": count, "metavar": "N", "help": "most sequences of one step"},

@@ -41,15 +41,23 @@ class Compiler:
         return ("-mcpu=" + "+".join([cpu, *target.llvm_features]),)
 
     def compile_object(
-        self, source: Path, output: Path, target: CpuTarget, include: Path, shown_as: str
+        self,
+        source: Path,
+        output: Path,
+        target: CpuTarget,
+        include: Path,
+        shown_as: str,
+        extra_flags: tuple[str, ...] = (),
     ) -> None:
         """Compile one file. `shown_as` stands for the source in errors and in the object."""
+        language = () if self.is_zig else ("-x", "c++")  # zig's command has it; a .cu needs it
         command = [
-            *self.command, *COMMON_FLAGS, *self.target_flags(target), "-I", str(include),
+            *self.command, *COMMON_FLAGS, *self.target_flags(target), *extra_flags,
+            "-I", str(include),
             f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={include}=include",
-            "-c", source.name, "-o", str(output),
+            *language, "-c", source.name, "-o", str(output),
         ]  # fmt: skip
-        _run(command, source.parent, f"compiling {shown_as}", source)
+        run_compiler(command, source.parent, f"compiling {shown_as}", source)
 
     def link_library(self, objects: list[Path], output: Path) -> None:
         """Link a shared library that needs the C library and nothing else."""
@@ -58,7 +66,18 @@ class Compiler:
         if self.is_zig:  # `-x c++` would make it read objects as sources
             at = command.index("-x")
             del command[at : at + 2]
-        _run(command, output.parent, f"linking {output.name}", None)
+        run_compiler(command, output.parent, f"linking {output.name}", None)
+
+
+def tell_version(question: list[str], name: str) -> str:
+    """What a compiler answers when asked for its version: part of every cache key."""
+    try:
+        answer = subprocess.run(question, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(f"The {name} failed: {error}.") from error
+    if answer.returncode != 0 or not answer.stdout.strip():
+        raise ToolchainError(f"The {name} did not tell its version: {answer.stderr.strip()[:300]}")
+    return answer.stdout.strip()
 
 
 def find_compiler() -> Compiler:
@@ -82,43 +101,38 @@ def find_compiler() -> Compiler:
 
 
 def _probed(command: tuple[str, ...], *, is_zig: bool = False) -> Compiler:
-    """Ask for the version: it is part of every cache key."""
     question = [sys.executable, "-m", "ziglang", "version"] if is_zig else [*command, "--version"]
-    try:
-        answer = subprocess.run(question, capture_output=True, text=True, timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError(
-            f"The C++ compiler '{shlex.join(command)}' failed: {error}."
-        ) from error
-    if answer.returncode != 0 or not answer.stdout.strip():
-        raise ToolchainError(
-            f"The C++ compiler '{shlex.join(command)}' did not tell its version:"
-            f" {answer.stderr.strip()[:300]}"
-        )
-    version = answer.stdout.strip().splitlines()[0]
+    answer = tell_version(question, f"C++ compiler '{shlex.join(command)}'")
+    version = answer.splitlines()[0]
     return Compiler(command, f"zig {version}" if is_zig else version, is_zig)
 
 
-def _run(command: list[str], folder: Path, doing: str, source: Path | None) -> None:
+def run_compiler(command: list[str], folder: Path, doing: str, source: Path | None) -> str:
+    """Run a command in a folder; returns its messages. A source that fails is kept and named."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
         raise ToolchainError(f"{command[0]}: cannot be run ({error.strerror}).") from error
     if done.returncode == 0:
-        return
+        return done.stderr
     if "No space left on device" in done.stderr:
         raise ToolchainError(
             f"The disk is full: the compiler could not write its files when {doing}. Free space,"
             " or set INFERC_CACHE and TMPDIR to folders that have some."
         )
-    lines = (done.stderr or done.stdout).strip().splitlines()[:_ERROR_LINES]
-    kept = ""
-    if source is not None:
-        kept = f" The source is kept at {_keep(source)}."
-    raise ToolchainError(
-        f"The compiler failed (exit code {done.returncode}) when {doing}.{kept}\n"
-        f"Command: {shlex.join(command)}\n" + "\n".join(lines)
-    )
+    raise compile_error(
+        f"The compiler failed (exit code {done.returncode})", doing, source,
+        f"Command: {shlex.join(command)}\n", done.stderr or done.stdout,
+    )  # fmt: skip
+
+
+def compile_error(
+    what: str, doing: str, source: Path | None, details: str, messages: str
+) -> ToolchainError:
+    """The error of a compiler, with its first messages; `source` is copied to be looked at."""
+    kept = "" if source is None else f" The source is kept at {_keep(source)}."
+    lines = messages.strip().splitlines()[:_ERROR_LINES]
+    return ToolchainError(f"{what} when {doing}.{kept}\n{details}" + "\n".join(lines))
 
 
 def _keep(source: Path) -> Path:

@@ -18,7 +18,7 @@ from inferc.codegen.build import Progress, Source, in_parallel, link, object_fil
 from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.cuda_toolchain import CUBIN_FLAGS, CudaCompiler
 from inferc.codegen.render import INCLUDE
-from inferc.codegen.targets import parse_target
+from inferc.codegen.targets.cpu import parse_cpu_target
 from inferc.codegen.toolchain import Compiler
 
 LIBRARY_FILE = "step.so"
@@ -162,5 +162,5 @@ def _cubin_path(source: Source, arch: str, cuda_compiler: CudaCompiler, cache: C
 
 def _host_object(source: Source, compiler: Compiler, cache: Cache) -> Path:
     includes = digest_files(reached_headers(source.code))
-    target = parse_target(_HOST_TARGET)
+    target = parse_cpu_target(_HOST_TARGET)
     return object_file(source, includes, target, compiler, cache, HOST_FLAGS)

@@ -5,18 +5,16 @@
 extern "C" void __asan_unpoison_memory_region(const volatile void *address, size_t bytes);
 #endif
 
-namespace inferc::emulation {
+namespace inferc {
 
-// A kernel of a library; `run` is what INFERC_KERNEL(name, ..) defines as name_run.
+// A kernel of a library; `run` is what INFERC_KERNEL(name, ..) defines as name_emulated.
 struct EmulatedKernel {
     const char *name;
     void (*run)(const void *args);
 };
-// What emulation_launch takes as its context.
-struct EmulatedKernels {
-    const EmulatedKernel *kernels;
-    int32_t count;
-};
+
+namespace emulation {
+
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kStackBytes = 256 << 10;
@@ -172,19 +170,21 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
     return !block.failed;
 }
 
-// 0, or 1 and inferc_emulation_error() says why. What the kernel wrote until then stays.
+}  // namespace emulation
+
+// An inferc_launch: `context` is the array of the library's kernels. 0, or 1 and
+// inferc_emulation_error() says why; what the kernel wrote until then stays.
 template <class Config>
 int32_t emulation_launch(void *context, int32_t kernel, const Config *config, const void *args,
                          uint64_t args_bytes) {
-    const EmulatedKernels *library = static_cast<const EmulatedKernels *>(context);
-    if (kernel < 0 || kernel >= library->count) return 1;
-    pthread_mutex_lock(&launching);
-    bool done = run_grid(library->kernels[kernel], *config, args, args_bytes);
-    pthread_mutex_unlock(&launching);
+    const EmulatedKernel *kernels = static_cast<const EmulatedKernel *>(context);
+    pthread_mutex_lock(&emulation::launching);
+    bool done = emulation::run_grid(kernels[kernel], *config, args, args_bytes);
+    pthread_mutex_unlock(&emulation::launching);
     return done ? 0 : 1;
 }
 
-}  // namespace inferc::emulation
+}  // namespace inferc
 
 // The order of later launches: a sum of 1 (eager copies), 2 (greedy), 4 (reversed), 8 (shuffled).
 extern "C" inline __attribute__((used, visibility("default"))) void inferc_emulation_order(int order) {

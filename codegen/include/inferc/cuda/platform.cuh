@@ -80,22 +80,18 @@ using uintptr_t = unsigned long long;
 #define INFERC_KERNEL(name, Args, ...) \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args args)
 #else
-#define INFERC_KERNEL(name, Args, ...)                                             \
-    static void name##_body(const Args &args);                                     \
-    extern "C" void name##_run(const void *args) {                                 \
-        name##_body(*static_cast<const Args *>(args));                             \
-    }                                                                              \
+#define INFERC_KERNEL(name, Args, ...)                 \
+    static void name##_body(const Args &args);         \
+    extern "C" void name##_emulated(const void *args) { \
+        name##_body(*static_cast<const Args *>(args)); \
+    }                                                  \
     static void name##_body(const Args &args)
-#define INFERC_KERNEL_ID(name) inferc_kernel_##name
+#define INFERC_KERNEL_ID(name) name##_id
 #define INFERC_DECLARE_KERNEL(name) extern "C" const int32_t INFERC_KERNEL_ID(name)
-#define INFERC_DEFINE_KERNEL(name, number)         \
-    extern "C" const int32_t INFERC_KERNEL_ID(name); \
-    const int32_t INFERC_KERNEL_ID(name) = number
-#define INFERC_DECLARE_LAUNCH(name) \
-    extern "C" void name(const ::inferc::Step &step, int64_t rows, void *const *at)
-#define INFERC_LAUNCH(name)                                                            \
-    extern "C" void name([[maybe_unused]] const ::inferc::Step &step,                  \
-                         [[maybe_unused]] int64_t rows, [[maybe_unused]] void *const *at)
+#define INFERC_LAUNCH(name)                                                     \
+    extern "C" void name##_launch([[maybe_unused]] const ::inferc::Step &step,  \
+                                  [[maybe_unused]] int64_t rows,                \
+                                  [[maybe_unused]] void *const *at)
 #endif
 
 #include "inferc/cuda/numbers.cuh"

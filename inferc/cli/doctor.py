@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         "compiler", COMPILER, "pip install torch==2.13.0 && pip install 'inferc[compile]'"
     )
     problems += _toolchain()
+    _cuda()
     print()
     if not problems:
         print("everything needed to compile and to run is here")
@@ -93,10 +94,29 @@ def _toolchain() -> list[str]:
     for label, path in _compilers():
         print(f"  {label:16} {path or 'not found'}")
         found = found or path is not None
-    print(f"\nnvcc        {shutil.which('nvcc') or 'not found (only needed for CUDA targets)'}")
     if found:
         return []
     return ["no C++ compiler: install g++ or clang, or pip install ziglang"]
+
+
+def _cuda() -> None:
+    """What CUDA targets need. Nothing of it is needed otherwise, so none is a problem."""
+    from inferc.codegen.cuda_toolchain import find_cuda_compiler, find_tool
+    from inferc.errors import InfercError
+
+    print("\nCUDA, for targets cuda:* only")
+    try:
+        compiler = find_cuda_compiler()
+        print(f"  {'compiler':16} {compiler.version}: {compiler.where}")
+    except InfercError as error:
+        print(f"  {'compiler':16} {error}")
+    disassembler = find_tool("nvdisasm") or "not found; tests of machine code want it"
+    print(f"  {'nvdisasm':16} {disassembler}")
+    try:
+        bindings = importlib.metadata.version("cuda-bindings")
+    except importlib.metadata.PackageNotFoundError:
+        bindings = "missing; artifacts run on a GPU through it: pip install 'inferc[cuda]'"
+    print(f"  {'cuda-bindings':16} {bindings}")
 
 
 def _compilers() -> list[tuple[str, str | None]]:

@@ -17,6 +17,7 @@ from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
 from inferc.codegen.kernels_cuda import rows as cuda_rows
+from inferc.codegen.kernels_cuda import state as cuda_state
 from inferc.errors import CompileError
 from inferc.ir.text import print_func
 
@@ -25,7 +26,7 @@ KERNELS: tuple[KernelDef, ...] = (
     EXPERTS, HEAD_LINEAR, LATENT_APPEND, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 CUDA_KERNELS: tuple[KernelDef, ...] = (
-    cuda_rows.GATHER,
+    cuda_rows.GATHER, cuda_state.STATE,
 )  # fmt: skip
 _OF_KIND = {"cpu": KERNELS, "cuda": CUDA_KERNELS}
 _BY_NAME = {(kind, d.name): d for kind, kernels in _OF_KIND.items() for d in kernels}

@@ -32,6 +32,7 @@ from inferc.codegen.units import Unit, Units
 from inferc.ir.core import Builder, Func, Module
 from inferc.ir.location import ModuleLoc
 from inferc.ir.parse import parse_func
+from inferc.ir.types import Memory
 from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
 
@@ -171,7 +172,10 @@ class CudaUnit:
         self, arrays: Sequence[np.ndarray | int], rows: int, *, args: StepArgs | None = None,
         order: int = 0,
     ) -> list[np.ndarray]:  # fmt: skip
-        """Operands in order (an int is an address), then results, poisoned and guarded."""
+        """Operands in order (an int is an address), then results, poisoned and guarded.
+
+        What a cache or a state becomes is in its own memory: no result of the call.
+        """
         body, pointers, keep = self.group.body, [], []
         for array in arrays:
             if not isinstance(array, int):
@@ -180,6 +184,8 @@ class CudaUnit:
             pointers.append(array)
         outputs = []
         for result in body.results:
+            if isinstance(result.type, Memory):
+                continue
             type_ = tensor(result)
             dtype = np.dtype({"f32": "f4", "i32": "i4", "i64": "i8"}[type_.dtype])
             shape = (rows, *row_shape(type_))

@@ -1,7 +1,7 @@
 """The artifact's schema, and reading it: the one contract between the compiler and the runtime.
 
 The compiler fills a `Manifest` and writes it with `artifact_writer.write_artifact`; the runtime
-reads it with `read_manifest`, checks digests, and picks the target that this machine can run.
+reads it with `read_manifest`, checks digests, and picks a target (`target_choice`).
 """
 
 import hashlib
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from inferc.errors import ArtifactError
-from inferc.runtime.host import host_machine, missing_features
 from inferc.runtime.schema import decode, encode, key_names
 
 SCHEMA_VERSION = 1
 ABI_VERSION = 2
 READABLE_ABI_VERSIONS = (1, 2)
-"""Versions of the step library that run: 2 only added arguments, at the end of those of 1."""
+"""Versions of the CPU step library that run: 2 only added arguments, at the end of those of 1."""
+CUDA_ABI_VERSION = 1
 WEIGHT_ALIGNMENT_BYTES = 64
 MANIFEST_NAME = "manifest.json"
 
@@ -49,7 +49,19 @@ class TokenFacts:
 
 @dataclass(frozen=True)
 class TargetEntry:
-    """One compiled step library and the machine it needs. `sha256` is filled in on writing."""
+    """One compiled step library and the machine it needs. `sha256` is filled in on writing.
+
+    Attributes:
+        name: as `inferc targets` lists it.
+        kind: `cpu` or `cuda`.
+        machine: machine of the library, such as `x86_64`; for cuda that of the host.
+        isa: instruction sets of that machine that must be present.
+        library: path of the step library; targets of several architectures may share one.
+        abi_version: version of the library's interface, counted for each kind by itself.
+        arch: cuda: what the kernels were compiled for, such as `sm_90a`.
+        kernels: cuda: folder of the cubins, `<unit>.cubin`.
+        toolkit: cuda: version of the compiler, such as `13.0`; the driver must know its major.
+    """
 
     name: str
     kind: str
@@ -58,6 +70,9 @@ class TargetEntry:
     library: str
     sha256: str = ""
     abi_version: int = ABI_VERSION
+    arch: str | None = None
+    kernels: str | None = None
+    toolkit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -220,36 +235,6 @@ def artifact_path(folder: Path | str, relative: str) -> Path:
     if parts.is_absolute() or ".." in parts.parts:
         raise ArtifactError(f"{MANIFEST_NAME}: '{relative}' leads out of the artifact's folder.")
     return Path(folder) / parts
-
-
-def select_target(manifest: Manifest, kind: str = "cpu") -> TargetEntry:
-    """The first target of `kind` that this machine can run, or a refusal saying why none can."""
-    reasons = []
-    for target in manifest.targets:
-        reason = _refusal(target, kind)
-        if reason is None:
-            return target
-        reasons.append(f"{target.name} {reason}")
-    if not reasons:
-        raise ArtifactError(f"{MANIFEST_NAME}: the artifact holds no compiled target.")
-    raise ArtifactError(
-        f"The artifact cannot run on this machine: {'; '.join(reasons)}."
-        " Compile the model again here, or for a target this machine has."
-    )
-
-
-def _refusal(target: TargetEntry, kind: str) -> str | None:
-    if target.kind != kind:
-        return f"is not a {kind} target"
-    if target.machine != host_machine():
-        return f"was compiled for {target.machine}, and this machine is {host_machine()}"
-    missing = missing_features(target.isa)
-    if missing:
-        return f"needs the instruction sets {', '.join(missing)}, which this processor lacks"
-    if target.abi_version not in READABLE_ABI_VERSIONS:
-        known = " and ".join(map(str, READABLE_ABI_VERSIONS))
-        return f"has step ABI {target.abi_version}, and this runtime speaks {known}"
-    return None
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:

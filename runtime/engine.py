@@ -7,19 +7,18 @@ from types import TracebackType
 from typing import Any
 
 from inferc.errors import RequestError
-from inferc.runtime.artifact import Manifest, check_digests, read_manifest, select_target
+from inferc.runtime.artifact import Manifest, check_digests, read_manifest
 from inferc.runtime.chat import ChatTemplate, Message, load_chat_template
 from inferc.runtime.checks import is_count, require
 from inferc.runtime.engine_core import EngineCore
 from inferc.runtime.events import Completion, CompletionBuilder, Event
 from inferc.runtime.executors.base import Executor
-from inferc.runtime.executors.cpu import CpuExecutor
+from inferc.runtime.executors.choice import open_executor
 from inferc.runtime.generation import load_defaults
-from inferc.runtime.host import default_threads
-from inferc.runtime.kv_budget import kv_budget
 from inferc.runtime.prompt import Prompt, split_prompts
 from inferc.runtime.request import RequestId, SamplingParams
 from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
+from inferc.runtime.target_choice import parse_device, select_target
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
 
 _NO_PREFIX_CACHE = (
@@ -178,6 +177,7 @@ class Engine(EngineCore):
 def load(
     path: Path | str,
     *,
+    device: str = "cpu",
     threads: int | None = None,
     kv_budget_bytes: int | None = None,
     check: bool = True,
@@ -188,9 +188,11 @@ def load(
 
     Args:
         path: The artifact's folder.
+        device: `cpu`, `cuda` or `cuda:N`; the artifact must have been compiled for it.
         threads: Worker threads; by default one for each physical core this process may use.
         kv_budget_bytes: Memory for KV pages; by default room for one full context or 16,384
-            tokens, at most a quarter of the memory. It becomes resident as pages are used.
+            tokens, at most a quarter of the memory; it becomes resident as pages are used. On a
+            GPU by default room for all sequences, at most 0.9 of what the model leaves free.
         check: Compare every file with its digest first.
         prefix_cache: Reuse the pages of prompts with the same beginning.
         chunk_tokens: Most tokens of one prompt in one step; fewer keep running answers smoother.
@@ -199,12 +201,12 @@ def load(
         require(name, value, "None or an integer of at least 1", value is None or is_count(value))
     folder = Path(path)
     manifest = read_manifest(folder)
-    select_target(manifest)  # refuses a foreign artifact before its gigabytes are read
+    place = parse_device(device)
+    select_target(manifest, place.kind)  # refuses a foreign one before its gigabytes are read
     if check:
         check_digests(folder, manifest)
     tokenizer = load_tokenizer(folder, manifest)
-    budget = kv_budget(manifest.kv, manifest.limits, kv_budget_bytes)
-    executor = CpuExecutor(folder, manifest, budget, threads or default_threads())
+    executor = open_executor(folder, manifest, place, threads, kv_budget_bytes)
     limits = manifest.limits
     off = _NO_PREFIX_CACHE if prefix_cache and manifest.states else None
     config = SchedulerConfig(

@@ -10,6 +10,8 @@ from inferc.runtime.host import physical_memory_bytes
 DEFAULT_TOKENS = 16_384
 _MEMORY_SHARE = 4
 """By default KV takes at most one part in so many of the machine's memory."""
+_DEVICE_SHARE = 0.9
+"""By default KV takes at most this part of what the model leaves free on a device."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,23 @@ def kv_budget(kv: KvPlan, limits: Limits, budget_bytes: int | None = None) -> Kv
     elif memory_bytes is not None and pages * kv.page_bytes > memory_bytes // _MEMORY_SHARE:
         pages = memory_bytes // _MEMORY_SHARE // kv.page_bytes
         reason = "a quarter of this machine's memory"
+    return _checked(kv, pages, reason)
+
+
+def device_kv_budget(
+    kv: KvPlan, limits: Limits, budget_bytes: int | None, room_bytes: int
+) -> KvBudget:
+    """Pages on a device with room for so many bytes: by default for all sequences at full length.
+
+    Memory of a device is taken at once, used or not.
+    """
+    if budget_bytes is not None:
+        return kv_budget(kv, limits, budget_bytes)
+    pages = limits.sequences * -(-limits.context_tokens // kv.page_tokens)
+    reason = f"room for {limits.sequences} sequences of {limits.context_tokens} tokens"
+    if kv.page_bytes and pages * kv.page_bytes > room_bytes * _DEVICE_SHARE:
+        pages = int(room_bytes * _DEVICE_SHARE) // kv.page_bytes
+        reason = f"{_DEVICE_SHARE:.0%} of the device's free memory"
     return _checked(kv, pages, reason)
 
 

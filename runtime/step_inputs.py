@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from inferc.errors import InfercError
 from inferc.runtime.artifact import Limits
 from inferc.runtime.block_manager import BlockId
 from inferc.runtime.plan import Plan, PlannedSequence, Rows
@@ -20,6 +21,15 @@ class StepShape:
     sequences: int
     logit_rows: int
     decode: bool
+
+
+def check_limits(plan: Plan, limits: Limits) -> None:
+    """Buffers and arena were sized by these limits, so a plan beyond them must not run."""
+    if not 0 < plan.tokens <= limits.step_tokens or len(plan.sequences) > limits.sequences:
+        raise InfercError(
+            f"Step {plan.step}: expected 1 to {limits.step_tokens} tokens of at most"
+            f" {limits.sequences} sequences, found {plan.tokens} of {len(plan.sequences)}."
+        )
 
 
 class StepInputs:

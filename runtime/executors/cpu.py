@@ -6,23 +6,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from inferc.errors import ArtifactError, InfercError
-from inferc.runtime.artifact import (
-    KvPlan,
-    Manifest,
-    StateEntry,
-    artifact_path,
-    select_target,
-)
+from inferc.runtime.artifact import KvPlan, Manifest, StateEntry, artifact_path
 from inferc.runtime.executors.base import Logits
+from inferc.runtime.executors.kv_pools import pool_sizes
 from inferc.runtime.executors.memory import Bytes, allocate, map_weights
 from inferc.runtime.executors.step_library import StepArgs, StepLibrary
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
 from inferc.runtime.state_slots import state_slots
-from inferc.runtime.step_inputs import StepInputs
-
-_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+from inferc.runtime.step_inputs import StepInputs, check_limits
+from inferc.runtime.target_choice import select_target
 
 
 class CpuExecutor:
@@ -66,7 +59,7 @@ class CpuExecutor:
 
     def run(self, plan: Plan) -> Logits:
         """Logits of the wanted rows, in a buffer that the next call overwrites."""
-        self._check_limits(plan)
+        check_limits(plan, self._limits)
         shape = self._inputs.fill(plan)
         if shape.logit_rows > len(self._logits):
             self._grow_logits(shape.logit_rows)
@@ -80,15 +73,6 @@ class CpuExecutor:
     def close(self) -> None:
         """Stop the worker threads; memory goes with the object."""
         self._library.close()
-
-    def _check_limits(self, plan: Plan) -> None:
-        """Buffers and arena were sized by these limits, so a plan beyond them must not run."""
-        limits = self._limits
-        if not 0 < plan.tokens <= limits.step_tokens or len(plan.sequences) > limits.sequences:
-            raise InfercError(
-                f"Step {plan.step}: expected 1 to {limits.step_tokens} tokens of at most"
-                f" {limits.sequences} sequences, found {plan.tokens} of {len(plan.sequences)}."
-            )
 
     def _bind_args(self) -> StepArgs:
         """Everything in the step's arguments that never changes."""
@@ -122,26 +106,10 @@ def _allocate_pools(kv: KvPlan, pages: int) -> tuple[Bytes, ...]:
 
     Of a cache with its values in its keys both are the same.
     """
-    item_bytes = _DTYPE_BYTES.get(kv.dtype)
-    if item_bytes is None:
-        raise ArtifactError(
-            f"manifest.json: kv.dtype: expected one of {', '.join(_DTYPE_BYTES)},"
-            f" found '{kv.dtype}'."
-        )
-    unit = kv.page_tokens * item_bytes
-    sizes = [(c.kv_heads * c.k_dim * unit, c.kv_heads * c.v_dim * unit) for c in kv.caches]
-    expected = sum(
-        k if cache.v_in_k else k + v for cache, (k, v) in zip(kv.caches, sizes, strict=True)
-    )
-    if expected != kv.page_bytes:
-        raise ArtifactError(
-            f"manifest.json: kv.page_bytes: expected {expected} from the caches listed,"
-            f" found {kv.page_bytes}; compile the model again."
-        )
     pools: list[Bytes] = []
-    for cache, (k, v) in zip(kv.caches, sizes, strict=True):
-        keys = allocate(pages * k, "the KV pages")
-        pools += [keys, keys if cache.v_in_k else allocate(pages * v, "the KV pages")]
+    for pool in pool_sizes(kv):
+        keys = allocate(pages * pool.k_bytes, "the KV pages")
+        pools += [keys, keys if pool.shared else allocate(pages * pool.v_bytes, "the KV pages")]
     return tuple(pools)
 
 

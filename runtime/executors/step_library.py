@@ -72,11 +72,7 @@ class StepLibrary:
         step = self._library.inferc_step_decode if decode else self._library.inferc_step_prefill
         code = step(self._pool, ctypes.byref(args))
         if code != 0:
-            raise InfercError(
-                f"The compiled step refused its input: {_MEANINGS.get(code, f'code {code}')}"
-                f" (found {args.tokens} tokens of {args.sequences} sequences,"
-                f" {args.logit_rows} logit rows, {args.table_stride} table columns)."
-            )
+            raise InfercError(refusal(code, args))
 
     def close(self) -> None:
         """Stop the workers; safe to call twice."""
@@ -103,9 +99,39 @@ def _name(path: Path) -> str:
     return f"{path.parent}{'/.' * files.index(file)}/{path.name}"
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def open_library(path: Path) -> ctypes.CDLL:
+    """The shared library of a file, as it is now."""
     try:
-        library = ctypes.CDLL(_name(path.resolve()))
+        return ctypes.CDLL(_name(path.resolve()))
+    except OSError as error:
+        raise _unloadable(path, error) from error
+
+
+def check_abi(path: Path, found: int, readable: tuple[int, ...]) -> None:
+    """Refuse a library whose interface this runtime does not speak."""
+    if found not in readable:
+        known = " or ".join(map(str, readable))
+        raise ArtifactError(
+            f"{path}: expected step ABI {known}, found {found}; compile the model again."
+        )
+
+
+def refusal(code: int, args: StepArgs) -> str:
+    """What a step says of its input when it returns `code`."""
+    return (
+        f"The compiled step refused its input: {_MEANINGS.get(code, f'code {code}')}"
+        f" (found {args.tokens} tokens of {args.sequences} sequences,"
+        f" {args.logit_rows} logit rows, {args.table_stride} table columns)."
+    )
+
+
+def _unloadable(path: Path, error: Exception) -> ArtifactError:
+    return ArtifactError(f"{path}: the step library cannot be loaded ({error}).")
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = open_library(path)
+    try:
         library.inferc_abi_version.restype = ctypes.c_int32
         version = library.inferc_abi_version()
         library.inferc_pool_create.restype = ctypes.c_void_p
@@ -115,11 +141,7 @@ def _load(path: Path) -> ctypes.CDLL:
         for step in (library.inferc_step_prefill, library.inferc_step_decode):
             step.restype = ctypes.c_int32
             step.argtypes = (ctypes.c_void_p, ctypes.POINTER(StepArgs))
-    except (OSError, AttributeError) as error:
-        raise ArtifactError(f"{path}: the step library cannot be loaded ({error}).") from error
-    if version not in READABLE_ABI_VERSIONS:
-        known = " or ".join(map(str, READABLE_ABI_VERSIONS))
-        raise ArtifactError(
-            f"{path}: expected step ABI {known}, found {version}; compile the model again."
-        )
+    except AttributeError as error:
+        raise _unloadable(path, error) from error
+    check_abi(path, version, READABLE_ABI_VERSIONS)
     return library

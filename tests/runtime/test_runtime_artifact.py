@@ -19,10 +19,10 @@ from inferc.runtime.artifact import (
     artifact_path,
     check_digests,
     read_manifest,
-    select_target,
 )
 from inferc.runtime.artifact_writer import add_file, check_output, write_artifact
 from inferc.runtime.schema import key_names
+from inferc.runtime.target_choice import select_target
 
 
 @pytest.fixture

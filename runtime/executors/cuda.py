@@ -1,0 +1,160 @@
+"""Runs plans on an NVIDIA GPU: inputs in one copy, a step launched by the compiled library.
+
+Decode steps are captured as CUDA graphs, one for each size of `cuda_inputs`, and replayed.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from inferc.errors import InfercError
+from inferc.runtime.artifact import Manifest, artifact_path
+from inferc.runtime.executors.base import Logits
+from inferc.runtime.executors.cuda_buffers import DeviceBuffers, allocate_buffers
+from inferc.runtime.executors.cuda_device import Device
+from inferc.runtime.executors.cuda_graphs import Graphs
+from inferc.runtime.executors.cuda_inputs import PackedInputs, PackedStep
+from inferc.runtime.executors.cuda_library import CudaContext, CudaStepLibrary, StepLaunchError
+from inferc.runtime.executors.cuda_memory import device_plan
+from inferc.runtime.executors.cuda_options import CudaOptions
+from inferc.runtime.executors.nvtx import MarkedLauncher, modules_of_unit, ranges
+from inferc.runtime.kv_budget import KvBudget
+from inferc.runtime.plan import Plan
+from inferc.runtime.step_inputs import check_limits
+from inferc.runtime.target_choice import architecture, select_target
+
+MakeBudget = Callable[[int], KvBudget]
+"""The KV budget, given the bytes that the model leaves free on the device."""
+
+
+class CudaExecutor:
+    """The step library and kernels of one artifact on one device, with all its memory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        device: Device,
+        budget: MakeBudget,
+        options: CudaOptions,
+    ) -> None:
+        self._folder = folder
+        self._limits = manifest.limits
+        self._page_tokens = manifest.kv.page_tokens
+        self._vocab_size = manifest.model.vocab_size
+        self._options = options
+        self._device = device
+        target = select_target(manifest, "cuda", device.facts.capability)
+        self.target_name = target.name
+        self._library = CudaStepLibrary(artifact_path(folder, target.library))
+        if target.kernels is None:
+            raise InfercError(f"manifest.json: target '{target.name}' names no folder of kernels.")
+        kernels = artifact_path(folder, target.kernels)
+        self._range = ranges(options.nvtx)
+        launcher = device.launcher(self._library.library, self._library.kernels, kernels)
+        self._marked = (
+            MarkedLauncher(launcher, self._library.kernels, folder, self._range)
+            if options.nvtx
+            else None
+        )
+        self._launcher = self._marked or launcher
+        self._buffers = self._allocate(manifest, budget)
+        self.budget = self._buffers.budget
+        self._inputs = PackedInputs(self._limits, self._page_tokens, self._buffers.spare_page)
+        self._args = self._buffers.bind_args()
+        self._context = CudaContext(
+            launch=self._launcher.function,
+            launch_context=self._launcher.context,
+            scratch=self._buffers.scratch,
+            sm=architecture(target).number,
+            multiprocessors=device.facts.multiprocessors,
+        )
+        self._graphs = Graphs(device)
+
+    def _allocate(self, manifest: Manifest, budget: MakeBudget) -> DeviceBuffers:
+        inputs_bytes = PackedInputs(self._limits, self._page_tokens, 0).capacity_bytes
+        rows = min(self._limits.sequences, self._limits.step_tokens)
+        plan = device_plan(
+            manifest, self._library.scratch_bytes, inputs_bytes, 4 * rows * self._vocab_size
+        )
+        return allocate_buffers(self._device, self._folder, manifest, plan, budget)
+
+    @property
+    def total_blocks(self) -> int:
+        """Pages in the KV pools."""
+        return self.budget.pages
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page."""
+        return self._page_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
+        return self._vocab_size
+
+    @property
+    def graphs(self) -> Graphs:
+        """The captured steps, for statistics."""
+        return self._graphs
+
+    def run(self, plan: Plan) -> Logits:
+        """Logits of the wanted rows, in a buffer that the next call overwrites."""
+        check_limits(plan, self._limits)
+        self._device.attach()
+        with self._range(f"{plan.phase} {plan.tokens} tokens of {len(plan.sequences)} sequences"):
+            step = self._submit(plan)
+            nbytes = 4 * step.logit_rows * self._vocab_size
+            host = self._buffers.host_logits[:nbytes]
+            if nbytes:
+                self._device.download(host, self._buffers.logits)
+            self._device.synchronize()
+        return host.view(np.float32).reshape(step.logit_rows, self._vocab_size)
+
+    def close(self) -> None:
+        """Give all memory and the device back; safe to call twice."""
+        self._device.close()
+
+    def _submit(self, plan: Plan) -> PackedStep:
+        """Copy the inputs and launch everything; the device may still be at it."""
+        buffers = self._buffers
+        widen = self._options.graphs and not self._options.check_launches
+        step = self._inputs.pack(plan, buffers.host_inputs, widen)
+        if buffers.ensure_logits(4 * step.size.logit_rows * self._vocab_size):
+            self._graphs.clear()  # they write to the old buffer
+        self._device.upload(buffers.inputs, buffers.host_inputs[: step.nbytes])
+        self._bind(step)
+        if step.replayable:
+            self._graphs.run(step.size, self._launch_decode)
+        else:
+            self._launch(step.size.decode)
+        return step
+
+    def _bind(self, step: PackedStep) -> None:
+        args, size = self._args, step.size
+        args.tokens = size.tokens
+        args.sequences = size.sequences
+        args.logit_rows = size.logit_rows
+        args.table_stride = size.table_stride
+        args.logits = self._buffers.logits
+        for name, offset in step.offsets.items():
+            setattr(args, name, self._buffers.inputs + offset)
+        self._context.longest_context = size.longest_context
+
+    def _launch_decode(self) -> None:
+        self._launch(True)
+
+    def _launch(self, decode: bool) -> None:
+        if self._marked is not None:
+            self._marked.begin("decode" if decode else "prefill")
+        try:
+            self._library.run(self._context, self._args, decode)
+        except StepLaunchError as error:
+            failure = self._launcher.take_failure()
+            if failure is None:
+                raise
+            unit = self._library.kernels[failure.kernel].unit
+            modules = modules_of_unit(self._folder, unit)
+            raise StepLaunchError(self._library.describe(failure, modules)) from error

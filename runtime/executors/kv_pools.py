@@ -1,0 +1,41 @@
+"""Bytes of the pools that hold keys and values."""
+
+from dataclasses import dataclass
+
+from inferc.errors import ArtifactError
+from inferc.runtime.artifact import KvPlan
+
+_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """Bytes of one page of a cache. `shared`: the values lie in the keys and take none."""
+
+    k_bytes: int
+    v_bytes: int
+    shared: bool
+
+
+def pool_sizes(kv: KvPlan) -> tuple[PoolSize, ...]:
+    """One entry a cache. Raises ArtifactError if they do not add up to the plan's page."""
+    item_bytes = _DTYPE_BYTES.get(kv.dtype)
+    if item_bytes is None:
+        raise ArtifactError(
+            f"manifest.json: kv.dtype: expected one of {', '.join(_DTYPE_BYTES)},"
+            f" found '{kv.dtype}'."
+        )
+    unit = kv.page_tokens * item_bytes
+    sizes = tuple(
+        PoolSize(
+            c.kv_heads * c.k_dim * unit, 0 if c.v_in_k else c.kv_heads * c.v_dim * unit, c.v_in_k
+        )
+        for c in kv.caches
+    )
+    expected = sum(size.k_bytes + size.v_bytes for size in sizes)
+    if expected != kv.page_bytes:
+        raise ArtifactError(
+            f"manifest.json: kv.page_bytes: expected {expected} from the caches listed,"
+            f" found {kv.page_bytes}; compile the model again."
+        )
+    return sizes

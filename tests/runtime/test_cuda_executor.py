@@ -1,0 +1,195 @@
+"""The CUDA executor on an emulated device, with the toy model as two kernels."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulated_device import EmulatedDevice
+from runtime_artifacts import fill_toy, toy_manifest
+from test_runtime_cpu import expected_logits
+
+from inferc.errors import ArtifactError, InfercError, RequestError
+from inferc.runtime import engine as engine_module
+from inferc.runtime.artifact import Manifest, TargetEntry, read_manifest
+from inferc.runtime.artifact_writer import write_artifact
+from inferc.runtime.engine import Engine, load
+from inferc.runtime.executors.cuda import CudaExecutor
+from inferc.runtime.executors.cuda_options import CudaOptions, from_environment
+from inferc.runtime.host import host_machine
+from inferc.runtime.kv_budget import device_kv_budget
+from inferc.runtime.target_choice import Architecture, parse_device, select_target
+
+COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+
+def cuda_target(arch: str) -> TargetEntry:
+    return TargetEntry(
+        f"cuda:{arch}", "cuda", host_machine(), (), "cuda/step.so", "", 1, arch, f"cuda/{arch}",
+        "13.0",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def fill(folder: Path) -> Manifest:
+        manifest = fill_toy(folder)
+        (folder / "cuda").mkdir()
+        source = Path(__file__).with_name("toy_cuda_step.c")
+        command = [str(COMPILER), "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o"]
+        subprocess.run([*command, str(folder / "cuda/step.so"), str(source)], check=True)
+        kernels = [{"name": "toy_walk", "modules": [f"model.layers.{i}" for i in range(5)]}]
+        report = {"phases": {"prefill": {"kernels": kernels}}}
+        (folder / "report.json").write_text(json.dumps(report))
+        targets = (*manifest.targets, cuda_target("sm_80"), cuda_target("sm_90a"))
+        return replace(manifest, targets=targets)
+
+    folder = tmp_path_factory.mktemp("artifacts") / "toy.inferc"
+    write_artifact(folder, fill)
+    return folder
+
+
+Open = Callable[..., Engine]
+DEFAULT = CudaOptions()
+
+
+@pytest.fixture
+def open_engine(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """`load` with an emulated device in place of the driver."""
+    engines = []
+
+    def open_it(device: EmulatedDevice, options: CudaOptions = DEFAULT, **more: object) -> Engine:
+        def open_executor(folder, manifest, place, threads, budget_bytes):  # type: ignore[no-untyped-def]
+            def budget(room: int):  # type: ignore[no-untyped-def]
+                return device_kv_budget(manifest.kv, manifest.limits, budget_bytes, room)
+
+            return CudaExecutor(folder, manifest, device, budget, options)
+
+        monkeypatch.setattr(engine_module, "open_executor", open_executor)
+        engines.append(load(artifact, device="cuda", **more))
+        return engines[-1]
+
+    yield open_it
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, 1, 3])
+@pytest.mark.parametrize("graphs", [True, False])
+def test_logits(open_engine: Open, chunk_tokens: int | None, graphs: bool) -> None:
+    ids = [int(token) for token in np.random.default_rng(0).integers(0, 256, 37)]
+    engine = open_engine(EmulatedDevice(), CudaOptions(graphs=graphs))
+    assert np.array_equal(engine.logits(ids, chunk_tokens), expected_logits(ids))
+
+
+def test_generation_with_graphs_in_every_batch(open_engine: Open, artifact: Path) -> None:
+    prompts = ["Hello", "Hello, world", "日本", "z"]
+    options = {"max_tokens": 12, "ignore_eos": True}
+    with load(artifact, threads=1) as cpu:
+        wanted = [cpu.generate(prompt, **options)[0].token_ids for prompt in prompts]
+    device = EmulatedDevice()
+    engine = open_engine(device, kv_budget_bytes=32 * 14)
+    assert [c.token_ids for c in engine.generate(prompts, **options)] == wanted
+    assert engine.stats.preemptions > 0
+    executor = engine.executor
+    assert isinstance(executor, CudaExecutor)
+    assert 1 <= executor.graphs.captured <= 4 < executor.graphs.replayed
+    plain = open_engine(EmulatedDevice(), CudaOptions(graphs=False))
+    assert [c.token_ids for c in plain.generate(prompts, **options)] == wanted
+
+
+def test_one_copy_each_way(open_engine: Open) -> None:
+    device = EmulatedDevice()
+    engine = open_engine(device)
+    engine.generate("ab", max_tokens=1)
+    device.copies.clear()
+    engine.generate("ab", max_tokens=3, ignore_eos=True)
+    assert len(device.copies) == 2 * 3  # inputs and logits of a prefill and two decode steps
+    assert set(device.copies[1::2]) == {4 * 259}
+
+
+def test_a_failed_launch_is_named(open_engine: Open) -> None:
+    device = EmulatedDevice()
+    engine = open_engine(device)
+    device.failing = "toy_walk"
+    with pytest.raises(
+        InfercError,
+        match=r"kernel toy_walk \(of model\.layers\.0, model\.layers\.1, model\.layers\.2, …\)"
+        r" could not be launched: CUDA_ERROR_INVALID_VALUE, planted",
+    ):
+        engine.generate("ab", max_tokens=2)
+
+
+def test_out_of_memory_tells_the_plan(open_engine: Open) -> None:
+    tight = 256 * 2**20 + 2**16
+    with pytest.raises(
+        InfercError, match=r"does not fit: it needs 1 MiB \(.* KV pages .*\) and 256"
+    ):
+        open_engine(EmulatedDevice(total_bytes=tight), kv_budget_bytes=2**20)
+    with pytest.raises(InfercError, match=r"MiB weights, .*MiB arena, .* 0 MiB are free"):
+        open_engine(EmulatedDevice(total_bytes=1000))
+    engine = open_engine(EmulatedDevice(total_bytes=tight - 2**14))
+    assert engine.executor.total_blocks == 4 * 64 // 4
+
+
+def test_devices() -> None:
+    assert (parse_device("cpu").kind, parse_device("cuda").index) == ("cpu", 0)
+    assert (parse_device("cuda:12").kind, parse_device("cuda:12").index) == ("cuda", 12)
+    for bad in ("gpu", "cuda:", "cpu:1", "cuda:x", None):
+        with pytest.raises(RequestError, match="expected cpu, cuda or cuda:N"):
+            parse_device(bad)  # type: ignore[arg-type]
+
+
+def test_architectures() -> None:
+    assert Architecture(8, 0).runs_on((8, 6)) and not Architecture(8, 6).runs_on((8, 0))
+    assert not Architecture(8, 9).runs_on((9, 0))
+    assert Architecture(9, 0, True).runs_on((9, 0))
+    assert not Architecture(10, 0, True).runs_on((10, 3))
+
+
+def test_the_best_architecture_is_chosen(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    wide = replace(manifest, targets=(*manifest.targets, cuda_target("sm_86")))
+    names = {c: select_target(wide, "cuda", c).name for c in [(8, 0), (8, 6), (8, 9), (9, 0)]}
+    assert list(names.values()) == ["cuda:sm_80", "cuda:sm_86", "cuda:sm_86", "cuda:sm_90a"]
+    with pytest.raises(
+        ArtifactError, match=r"cuda:sm_90a does not run on a device of compute capability 7\.5"
+    ):
+        select_target(wide, "cuda", (7, 5))
+    with pytest.raises(ArtifactError, match=r"expected one such as sm_90a, found 'sm_x'"):
+        select_target(replace(manifest, targets=(cuda_target("sm_x"),)), "cuda", (9, 0))
+    with pytest.raises(
+        ArtifactError, match=r"is not a cuda target\. .*; it runs with device='cpu'"
+    ):
+        select_target(replace(manifest, targets=manifest.targets[:1]), "cuda")
+    assert select_target(manifest).kind == "cpu"
+    old = {k: v for k, v in json.loads(manifest.to_json())["targets"][0].items() if v is not None}
+    assert "arch" not in old  # an artifact of before is one without these keys
+
+
+def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERC_CUDA", "check-launches,dependent-launch")
+    assert from_environment() == CudaOptions(False, True, True, False)
+    monkeypatch.setenv("INFERC_CUDA", "grahps")
+    with pytest.raises(RequestError, match=r"among no-graphs, .* found 'grahps'"):
+        from_environment()
+    assert toy_manifest().targets[0].arch is None
+
+
+def test_without_a_driver(artifact: Path) -> None:
+    """On a machine with a GPU this loads; elsewhere it says what is missing."""
+    try:
+        load(artifact, device="cuda").close()
+    except InfercError as error:
+        assert any(
+            text in str(error)
+            for text in (
+                "pip install 'inferc[cuda]'", "driver is not installed", "finds no GPU",
+                "driver is too old", "does not take these kernels", "cannot be read",
+            )
+        )  # fmt: skip

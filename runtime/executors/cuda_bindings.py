@@ -34,13 +34,13 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 def found(result: int) -> str:
     """Name and meaning of a result of the driver, such as an error of a launch."""
-    driver = _module()
     try:
+        driver = _module()
         code = driver.CUresult(result)
-        name, text = driver.cuGetErrorName(code)[1], driver.cuGetErrorString(code)[1]
-        return f"{name.decode()}, {text.decode()}"
-    except (ValueError, AttributeError):
+        text = driver.cuGetErrorString(code)[1]
+    except (ValueError, RuntimeError, InfercError):  # unknown to these bindings, or none are here
         return f"error {result}"
+    return f"{code.name}, {text.decode()}"
 
 
 def open_driver() -> Any:

@@ -28,11 +28,11 @@ _BINARY = {
     "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
     "eq": "{0} == {1}", "ne": "{0} != {1}",
 }  # fmt: skip
-_FORMS = {f"core.{name}": form for name, form in _BINARY.items()} | {
+FORMS = {f"core.{name}": form for name, form in _BINARY.items()} | {
     "core.where": "{0} ? {1} : {2}",
     "core.broadcast_to": "{0}",
 }
-_INTEGER_UNARY = {"core.logical_not": "!{0}", "core.neg": "-{0}"}
+INTEGER_UNARY = {"core.logical_not": "!{0}", "core.neg": "-{0}"}
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class RowLoops:
 
     # -- ops
     def _op(self, op: Op) -> None:
-        if op.name in _INTEGER_UNARY and tensor(op.result).dtype != "f32":
-            self._elementwise(op, _INTEGER_UNARY[op.name])
+        if op.name in INTEGER_UNARY and tensor(op.result).dtype != "f32":
+            self._elementwise(op, INTEGER_UNARY[op.name])
         elif op.name in UNARY or op.name == "core.pow":
             self._vector(op)
-        elif op.name in _FORMS:
-            self._elementwise(op, _FORMS[op.name])
+        elif op.name in FORMS:
+            self._elementwise(op, FORMS[op.name])
         elif op.name in _LOOPS:
             _LOOPS[op.name](self, op)
         else:

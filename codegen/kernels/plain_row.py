@@ -5,6 +5,7 @@ Slower than the TVM kernel where a row is read several times, and only for rows 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferc.codegen.decompose import decompose
@@ -56,12 +57,21 @@ def _width(body: Func) -> int:
 
 
 def _params(group: Group, options: KernelOptions, name: str) -> PlainRowParams:
+    return plain_row(group, name, _load)
+
+
+def _load(arg: Value, width: int) -> Load:
+    return load_argument(arg, width, lambda pointer: f"{pointer} + row * kWidth + col")
+
+
+def plain_row(group: Group, name: str, load_of: Callable[[Value, int], Load]) -> PlainRowParams:
+    """What a group computes, an argument being read as `load_of` says. Raises Unprintable."""
     body = decompose(group.body)
     width = _width(body)
     known: dict[Value, str] = {}
     loads: list[Load] = []
     for arg in reachable(body.results, {}):
-        load = load_argument(arg, width, lambda pointer: f"{pointer} + row * kWidth + col")
+        load = load_of(arg, width)
         known[arg] = load.expression
         loads.append(load)
     reductions: list[Reduction] = []

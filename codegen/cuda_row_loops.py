@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inferc.codegen.cuda_row_elements import Elements, Index, c_type, parts, shape_of
+from inferc.codegen.cuda_row_elements import Elements, Index, c_type, shape_of
+from inferc.codegen.cuda_row_parts import parts
 from inferc.codegen.decompose import decompose
 from inferc.codegen.expressions import Unprintable, literal, uniform_constant
-from inferc.codegen.group import has_rows, row_elements, tensor, through_reshape
+from inferc.codegen.group import has_rows, int_attr, row_elements, tensor, through_reshape
 from inferc.codegen.row_loops import Pointer
 from inferc.codegen.row_program import JOINS, REDUCTIONS, stored
 from inferc.ir.core import Func, Op, Value
@@ -69,8 +70,9 @@ class RowLoops:
         for value in kept:
             if value not in made.elements.arrays:
                 made._keep(value)
-        for op in _in_order(body, kept):
-            made._store(op)
+        for op in body.ops:
+            if any(r in kept for r in op.results):
+                made._store(op)
         for value, name in copies:
             made._elementwise(value, name, again=True)
         if made.nbytes > SHARED_BYTES:
@@ -238,10 +240,11 @@ class RowLoops:
         return self.elements.arrays[through_reshape(value)]
 
     def _topk(self, op: Op) -> None:
-        width, k = shape_of(op.operands[0])[-1], int(op.attrs["k"])  # type: ignore[call-overload]
+        width, k = shape_of(op.operands[0])[-1], int_attr(op, "k")
         rows = math.prod(shape_of(op.operands[0])) // width
         x, values, indices = (self._array(v) for v in (op.operands[0], *op.results))
-        call = f"topk_row({x} + r * {width}, {width}, {k}, {values} + r * {k}, {indices} + r * {k});"
+        results = f"{values} + r * {k}, {indices} + r * {k}"
+        call = f"topk_row({x} + r * {width}, {width}, {k}, {results});"
         self._statement(
             f"for (int r = warp; r < {rows}; r += kThreads / {_WARP})", [call], rows * width,
             {(x, "r")}, {(values, "r"), (indices, "r")},
@@ -295,7 +298,3 @@ def _is_uniform(op: Op) -> bool:
     except Unprintable:
         return False
     return True
-
-
-def _in_order(body: Func, kept: list[Value]) -> list[Op]:
-    return [op for op in body.ops if any(r in kept for r in op.results)]

@@ -26,7 +26,7 @@ KERNELS: tuple[KernelDef, ...] = (
     EXPERTS, HEAD_LINEAR, LATENT_APPEND, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 CUDA_KERNELS: tuple[KernelDef, ...] = (
-    cuda_rows.GATHER, cuda_state.STATE,
+    *cuda_rows.KERNELS, cuda_state.STATE,
 )  # fmt: skip
 _OF_KIND = {"cpu": KERNELS, "cuda": CUDA_KERNELS}
 _BY_NAME = {(kind, d.name): d for kind, kernels in _OF_KIND.items() for d in kernels}

@@ -17,7 +17,7 @@ _WARP = 32
 _ROWS_OF_A_BLOCK = 4
 _THREADS_OF_A_PART = 256
 _MOST_ITEMS = 2
-_REGISTERS = 65536
+_REGISTERS, _OTHER_REGISTERS = 65536, 16
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def _params(group: Group, options: KernelOptions, name: str) -> RowBlockParams:
     if plain.width % _COLUMNS:
         raise Unprintable(f"rows of {plain.width} elements, which is no multiple of {_COLUMNS}")
     threads, items, rows, parts = _shape(plain.width // _COLUMNS, whole=bool(plain.reductions))
-    arrays = sum(load.expression.endswith("[j]") for load in plain.loads) + len(plain.stores)
-    wanted = (arrays * items * _COLUMNS + 24) * threads * rows
-    if wanted > _REGISTERS:
+    arrays = sum(load.expression.endswith("[j]") for load in plain.loads)
+    wanted = arrays * items * _COLUMNS + _OTHER_REGISTERS
+    if wanted * threads * rows > _REGISTERS:
         raise Unprintable(f"{arrays} rows of {plain.width} elements want {wanted} registers")
     by_row = (a.index for a in group.body.args if has_rows(a.type))
     return RowBlockParams(

@@ -14,13 +14,6 @@ INFERC_INLINE T greater_of(T a, T b) {
     return a < b ? b : a;
 }
 
-// a / b rounded down.
-template <class T>
-INFERC_INLINE T floor_quotient(T a, T b) {
-    const T quotient = a / b;
-    return quotient * b != a && (a < 0) != (b < 0) ? quotient - 1 : quotient;
-}
-
 // Between loops of the threads that share a row.
 template <int threads>
 INFERC_INLINE void row_barrier() {

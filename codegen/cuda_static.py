@@ -26,6 +26,8 @@ _MAX_THREADS, _FRAME_SIZE, _MIN_STACK_SIZE, _REGISTER_COUNT, _BARRIERS = (
     0x2F,
     0x4C,
 )
+_NOBITS = 8  # sh_type of a section that takes no room in the file
+_SIZED = 4  # form of an attribute that is followed by its value
 _ENTRY = 0x10  # STO_CUDA_ENTRY in a symbol's st_other
 _SHARED_INCLUDES_RESERVED = 90  # from this architecture on
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
@@ -156,9 +158,6 @@ class _Elf:
             length = short if form == _SIZED else 0
             yield number, content[at : at + length] if form == _SIZED else struct.pack("<H", short)
             at += length
-
-
-_NOBITS, _SIZED = 8, 4
 
 
 def _string(data: bytes, at: int) -> str:

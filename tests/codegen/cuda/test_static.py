@@ -11,6 +11,7 @@ import pytest
 from inferc.codegen.build import Source
 from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.cuda_build import Cubin, compile_cubins
+from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts
 from inferc.codegen.cuda_occupancy import MULTIPROCESSORS, Occupancy, occupancy
 from inferc.codegen.cuda_static import (
     KernelResources,
@@ -177,3 +178,33 @@ def test_occupancy(
     arch: str, threads: int, registers: int, shared_kib: int, expected: Occupancy
 ) -> None:
     assert occupancy(arch, threads, registers, shared_kib * 1024) == expected
+
+
+# -- the gate
+def gated(arch: str, *expected: Expected) -> list[str]:
+    cubin = known_kernels()[f"{arch}/known"]
+    return faults(expected, arch, kernel_facts(cubin, arch, disassembler()), "")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_gate(arch: str) -> None:
+    good = Expected("good", ("shared",), {"": ("LDG", "STG"), "sm_100a": ("UTMALDG",)})
+    assert gated(arch, good) == []
+    (spilled,) = gated(arch, Expected("s", ("spilling",), {}))
+    assert f"spilling on {arch}: " in spilled and "local memory a thread (64 registers)" in spilled
+    unbounded = Expected("t", ("tensor", "wide"), {arch: ("LDGSTS.128", "LDG.128", "HGMMA")})
+    assert gated(arch, unbounded) == [
+        f"tensor on {arch}: no launch bound, so ptxas guesses the registers it has",
+        f"wide on {arch}: no launch bound, so ptxas guesses the registers it has",
+        f"t on {arch}: no HGMMA, which its definition declares",
+    ]
+    assert "not in the cubin" in gated(arch, Expected("absent", ("absent_split",), {}))[0]
+
+
+def test_gate_on_shared_memory_and_warnings() -> None:
+    facts = KernelFacts("sm_86", KernelResources("k", 32, 0, 100 << 10, 1, 128), {})
+    unit = Expected("k", ("k",), {})
+    found = faults([unit], "sm_86", {"k": facts}, "ptxas warning : spilled\nptxas info : Used 3")
+    assert found[0] == "sm_86: ptxas warning : spilled"
+    assert "102400 bytes of static shared memory a block, of at most 101376" in found[1]
+    assert faults([unit], "sm_80", {"k": facts}, "") == [] and len(found) == 2

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         "compiler", COMPILER, "pip install torch==2.13.0 && pip install 'inferc[compile]'"
     )
     problems += _toolchain()
-    _cuda()
+    print_cuda()
     print()
     if not problems:
         print("everything needed to compile and to run is here")
@@ -99,7 +99,7 @@ def _toolchain() -> list[str]:
     return ["no C++ compiler: install g++ or clang, or pip install ziglang"]
 
 
-def _cuda() -> None:
+def print_cuda() -> None:
     """What CUDA targets need. Nothing of it is needed otherwise, so none is a problem."""
     from inferc.codegen.cuda_toolchain import find_cuda_compiler, find_tool
     from inferc.errors import InfercError
@@ -112,11 +112,38 @@ def _cuda() -> None:
         print(f"  {'compiler':16} {error}")
     disassembler = find_tool("nvdisasm") or "not found; tests of machine code want it"
     print(f"  {'nvdisasm':16} {disassembler}")
+    for label, text in _devices():
+        print(f"  {label:16} {text}")
+
+
+def _devices() -> list[tuple[str, str]]:
+    """The bindings and each GPU, or the reason why there is none; a label and a text each."""
+    from inferc.errors import InfercError
+    from inferc.runtime.executors.cuda_bindings import call, open_driver
+
     try:
-        bindings = importlib.metadata.version("cuda-bindings")
+        rows = [("cuda-bindings", importlib.metadata.version("cuda-bindings"))]
     except importlib.metadata.PackageNotFoundError:
-        bindings = "missing; artifacts run on a GPU through it: pip install 'inferc[cuda]'"
-    print(f"  {'cuda-bindings':16} {bindings}")
+        missing = "missing; artifacts run on a GPU through it: pip install 'inferc[cuda]'"
+        return [("cuda-bindings", missing)]
+    try:
+        driver = open_driver()
+        attribute = driver.CUdevice_attribute
+        for index in range(call(driver.cuDeviceGetCount)):
+            device = call(driver.cuDeviceGet, index)
+            name = call(driver.cuDeviceGetName, 256, device).split(b"\0")[0].decode()
+            major, minor = (
+                call(driver.cuDeviceGetAttribute, which, device)
+                for which in (
+                    attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                    attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                )
+            )
+            total_bytes = call(driver.cuDeviceTotalMem, device)
+            rows.append((f"cuda:{index}", f"{name}, sm_{major}{minor}, {total_bytes >> 30} GiB"))
+    except InfercError as error:
+        rows.append(("GPU", str(error)))
+    return rows
 
 
 def _compilers() -> list[tuple[str, str | None]]:

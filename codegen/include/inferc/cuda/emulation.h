@@ -33,8 +33,32 @@
 // One block runs at a time, so its static shared memory can be any static memory.
 #define __shared__ static
 
+struct uint3 {
+    unsigned x, y, z;
+};
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
 // Several step libraries may be loaded by one process: each has its own state.
 #pragma GCC visibility push(hidden)
+#include "inferc/cuda/emulation_state.h"
+#include "inferc/cuda/emulation_switch.h"
 #include "inferc/cuda/emulation_fibers.h"
 
 #define INFERC_SITE \
@@ -52,6 +76,9 @@
 
 #include "inferc/cuda/emulation_warp.h"
 #include "inferc/cuda/emulation_memory.h"
+#include "inferc/cuda/emulation_mbarrier.h"
+#include "inferc/cuda/emulation_matrix.h"
+#include "inferc/cuda/emulation_wgmma.h"
 #include "inferc/cuda/emulation_intrinsics.h"
 #if defined(INFERC_EMULATION)
 #include "inferc/cuda/emulation_launch.h"

@@ -94,7 +94,11 @@ inline void block_begin(uint3 index) {
     uint32_t warps = (block.count + kWarpLanes - 1) / kWarpLanes;
     uint8_t warp_order[kMostWarps], lane_order[kWarpLanes];
     permute(warp_order, warps, 0);
+    block.bulk_copies = 0;
     for (uint32_t i = 0; i < warps; i++) {
+        ProductQueue &products = product_queues[i];
+        products.count = 0, products.group = 0, products.issued = 0;
+        block.position_of_warp[warp_order[i]] = uint8_t(i);
         Warp &warp = block.warps[i];
         warp = {};
         warp.index = i;
@@ -106,7 +110,7 @@ inline void block_begin(uint3 index) {
             fiber.thread = {thread, 0, 0};
             fiber.warp = &warp;
             fiber.lane = uint8_t(lane), fiber.position = uint8_t(p);
-            fiber.returned = false;
+            fiber.returned = false, fiber.registers_fenced = false, fiber.mbarrier = nullptr;
             fiber.copies.count = 0, fiber.copies.group = 0;
             warp.position_of[lane] = uint8_t(p);
             fiber_begin(fiber, i * kWarpLanes + p);
@@ -116,12 +120,28 @@ inline void block_begin(uint3 index) {
     }
 }
 
+// What a block may not leave behind.
+inline void block_end() {
+    check_shared_memory();
+    if (!block.failed && block.bulk_copies > 0)
+        fail_block("%d bulk copies were not waited for by an mbarrier_wait", block.bulk_copies);
+    for (uint32_t i = 0; i * kWarpLanes < block.count && !block.failed; i++) {
+        const ProductQueue &queue = product_queues[block.position_of_warp[i]];
+        const ProductQueue &first = product_queues[block.position_of_warp[i / 4 * 4]];
+        if (queue.count > 0)
+            fail_block("warp %u: %d wgmma are not covered by commit and wait", i, queue.count);
+        else if (queue.issued != first.issued || (queue.issued > 0 && block.count % 128 != 0))
+            fail_block("wgmma takes whole groups of four warps: warp %u issued %u, warp %u %u", i,
+                       queue.issued, i / 4 * 4, first.issued);
+    }
+}
+
 inline void run_block(uint3 index) {
     block_begin(index);
     shared_memory_begin();
     block.current = block.fibers;
     inferc_switch_stack(&block.main_stack_pointer, block.current->stack_pointer);
-    if (!block.failed) shared_memory_check();
+    if (!block.failed) block_end();
 }
 
 // Not nothing: why a device would not launch this.

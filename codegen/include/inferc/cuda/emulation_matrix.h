@@ -4,6 +4,12 @@
 
 namespace inferc::emulation {
 
+// Eight floats, and sum += scale * values: vectors of the compiler, since tests are built with -O1.
+typedef float Float8 __attribute__((vector_size(32), aligned(4), may_alias));
+inline void add_scaled8(float *sum, float scale, const float *values) {
+    *reinterpret_cast<Float8 *>(sum) += scale * *reinterpret_cast<const Float8 *>(values);
+}
+
 struct MatrixLoad {
     const void *row;  // 16 bytes; lane 8i + r has row r of matrix i
     uint32_t *out;
@@ -67,8 +73,7 @@ inline void multiply(float *d, const uint32_t *a, const uint32_t *b, const char 
         }
         for (int row = 0; row < 16; row++)
             for (int k = 0; k < 16; k++)
-                for (int column = 0; column < 8; column++)
-                    sum[row][column] += left[row][k] * right[k][column];
+                add_scaled8(sum[row], left[row][k], right[k]);
         for (int lane = 0; lane < kWarpLanes; lane++) {
             auto &mine = *static_cast<MatrixProduct *>(warp.operands[lane]);
             int g = lane / 4, t = lane % 4;

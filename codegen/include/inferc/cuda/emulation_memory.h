@@ -22,17 +22,13 @@ inline void shared_memory_begin() {
     memset(shared_memory.front, kGuard, kGuardBytes);
 }
 
-// Where a guard was overwritten: an offset from the start of dynamic shared memory.
-inline void shared_memory_check() {
+// Looks for a byte that was written outside of dynamic shared memory.
+inline void check_shared_memory() {
     const unsigned char *behind = shared_memory.bytes + shared_memory.used;
     for (int i = 0; i < int(kGuardBytes); i++) {
         if (behind[i] == kGuard && shared_memory.front[i] == kGuard) continue;
         int offset = behind[i] != kGuard ? int(shared_memory.used) + i : i - int(kGuardBytes);
-        block.failed = true;
-        int at = message_begin;
-        write_message(at,
-                      "block (%u, %u, %u): written beyond dynamic shared memory: byte %d of %u",
-                      block.index.x, block.index.y, block.index.z, offset, shared_memory.used);
+        fail_block("written beyond dynamic shared memory: byte %d of %u", offset, shared_memory.used);
         return;
     }
 }

@@ -35,7 +35,7 @@ inline void warp_operation(uint32_t mask, Operand &operand, const char *what, Si
     uint32_t lanes = mask & warp.live;
     if ((warp.arrived & lanes) != lanes) {
         warp.asleep |= 1u << me.position;
-        sleep(me, Wait::warp, what, site);
+        sleep(me, what, site);
         return;
     }
     check_agreement(warp, lanes, me, what, site);
@@ -88,6 +88,8 @@ inline void release_barrier(int id) {
 // until then.
 inline void arrive_at_barrier(int id, uint32_t expected, bool waits, const char *what, Site site) {
     Fiber &me = *block.current;
+    if (id < 0 || id >= kBarriers || expected % kWarpLanes != 0)
+        fail(site, "%s: no barrier %d of %u threads", what, id, expected);
     Barrier &barrier = block.barriers[id];
     if (barrier.arrived == 0) {
         barrier.site = site;
@@ -104,7 +106,7 @@ inline void arrive_at_barrier(int id, uint32_t expected, bool waits, const char 
         if (id == 0) check_whole_warps(id, site);
         release_barrier(id);
     } else if (waits) {
-        sleep(me, Wait::barrier, what, site);
+        sleep(me, what, site);
     }
 }
 

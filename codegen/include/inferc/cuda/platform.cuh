@@ -49,10 +49,13 @@ using uintptr_t = unsigned long long;
 #define INFERC_BOTH __host__ __device__ __forceinline__
 #define INFERC_UNROLL _Pragma("unroll")
 #define INFERC_NO_UNROLL _Pragma("unroll 1")
-// Dynamic shared memory: one array for the whole file, 1024-byte aligned (128-byte swizzle needs it).
-#define INFERC_DYNAMIC_SHARED(T, name)                               \
-    extern __shared__ __align__(1024) unsigned char inferc_shared[]; \
-    T *name = reinterpret_cast<T *>(inferc_shared)
+// Dynamic shared memory. The swizzles of wgmma need its alignment there; it pads static memory too.
+#if INFERC_SM == 90
+extern __shared__ __align__(1024) unsigned char inferc_shared[];
+#else
+extern __shared__ __align__(128) unsigned char inferc_shared[];
+#endif
+#define INFERC_DYNAMIC_SHARED(T, name) T *name = reinterpret_cast<T *>(::inferc_shared)
 // A place in a kernel, for messages: of interest to the emulation only.
 #define INFERC_SITE
 #define INFERC_SITE_ONLY
@@ -66,8 +69,13 @@ using uintptr_t = unsigned long long;
 #define INFERC_UNROLL _Pragma("GCC unroll 16")
 #endif
 #define INFERC_NO_UNROLL
+#endif
+
+#include "inferc/cuda/numbers.cuh"
+#if !defined(__CUDACC__)
 #include "inferc/cuda/emulation.h"
 #endif
+#include "inferc/cuda/warp.cuh"
 
 #ifndef INFERC_SM
 #define INFERC_SM 80
@@ -93,6 +101,3 @@ using uintptr_t = unsigned long long;
                                   [[maybe_unused]] int64_t rows,                \
                                   [[maybe_unused]] void *const *at)
 #endif
-
-#include "inferc/cuda/numbers.cuh"
-#include "inferc/cuda/warp.cuh"

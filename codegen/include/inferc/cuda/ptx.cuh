@@ -4,10 +4,6 @@
 
 #include "inferc/cuda/platform.cuh"
 
-#if !defined(__CUDACC__)
-#include "inferc/cuda/emulation_matrix.h"
-#endif
-
 namespace inferc::ptx {
 
 #if defined(__CUDACC__)
@@ -85,6 +81,15 @@ INFERC_INLINE uint4 load_stream16(const void *global) {
     return out;
 }
 
+// Barrier `id`, 1 to 15 (__syncthreads is 0), of `threads` threads, whole warps: who syncs waits for
+// those who sync or arrive.
+INFERC_INLINE void barrier_sync(int id, int threads) {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+INFERC_INLINE void barrier_arrive(int id, int threads) {
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Programmatic dependent launch: `wait` until the kernel ahead has ended; `launch` lets the next
 // begin.
 INFERC_INLINE void grid_dependency_wait() {
@@ -137,9 +142,19 @@ INFERC_INLINE uint4 load_stream16(const void *global INFERC_SITE) {
     memcpy(&out, global, 16);
     return out;
 }
+INFERC_INLINE void barrier_sync(int id, int threads INFERC_SITE) {
+    emulation::arrive_at_barrier(id, uint32_t(threads), true, "barrier_sync", site);
+}
+INFERC_INLINE void barrier_arrive(int id, int threads INFERC_SITE) {
+    emulation::arrive_at_barrier(id, uint32_t(threads), false, "barrier_arrive", site);
+}
 INFERC_INLINE void grid_dependency_wait() {}
 INFERC_INLINE void grid_dependency_launch() {}
 
 #endif
 
 }  // namespace inferc::ptx
+
+#if INFERC_SM >= 90
+#include "inferc/cuda/ptx_sm90.cuh"
+#endif

@@ -1,4 +1,4 @@
-"""Each primitive of the CUDA emulation beside numpy, in every order; and on the device's compiler."""
+"""Each primitive of the CUDA emulation beside numpy in every order; its device code compiles."""
 
 from __future__ import annotations
 

@@ -35,12 +35,13 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 def found(result: int) -> str:
     """Name and meaning of a result of the driver, such as an error of a launch."""
     try:
-        driver = _module()
-        code = driver.CUresult(result)
-        text = driver.cuGetErrorString(code)[1]
-    except (ValueError, RuntimeError, InfercError):  # unknown to these bindings, or none are here
+        code = _module().CUresult(result)
+    except (ValueError, InfercError):  # these bindings do not know it, or none are here
         return f"error {result}"
-    return f"{code.name}, {text.decode()}"
+    try:
+        return f"{code.name}, {_module().cuGetErrorString(code)[1].decode()}"
+    except RuntimeError:  # no driver
+        return str(code.name)
 
 
 def open_driver() -> Any:

@@ -7,67 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from inferc.errors import ArtifactError, InfercError
-from inferc.runtime.executors.cuda_bindings import CudaError, call, found, open_driver
+from inferc.errors import InfercError
+from inferc.runtime.executors.cuda_bindings import CudaError, call, open_driver
 from inferc.runtime.executors.cuda_device import (
     MIB,
     DeviceFacts,
     KernelName,
-    LaunchFailure,
     OutOfDeviceMemory,
 )
-from inferc.runtime.executors.cuda_options import CudaOptions
+from inferc.runtime.executors.cuda_driver_launch import DriverLauncher, KernelLoader
+from inferc.runtime.executors.cuda_options import VARIABLE, CudaOptions
 from inferc.runtime.executors.memory import Bytes
-
-_LAUNCH_DEPENDENT = 1
-_LAUNCH_KERNEL_SINCE = 12000
-"""The version of the interface of cuLaunchKernelEx that `driver_launch.h` declares."""
-
-
-class DriverContext(ctypes.Structure):
-    """`inferc_cuda_driver_context` of `cuda/driver_launch.h`."""
-
-    _fields_ = (
-        ("launch_kernel", ctypes.c_void_p),
-        ("synchronize", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-        ("functions", ctypes.c_void_p),
-        ("allowed_flags", ctypes.c_uint32),
-        ("failed_kernel", ctypes.c_int32),
-        ("error", ctypes.c_int32),
-    )
-
-
-class DriverLauncher:
-    """`inferc_cuda_driver_launch` of a step library, with the kernels of its cubins."""
-
-    def __init__(self, library: ctypes.CDLL, context: DriverContext, functions: Any) -> None:
-        self._launch = library.inferc_cuda_driver_launch
-        self._context = context
-        self._functions = functions  # the context points to them
-
-    @property
-    def function(self) -> int:
-        """Address of the function."""
-        return ctypes.cast(self._launch, ctypes.c_void_p).value or 0
-
-    @property
-    def context(self) -> int:
-        """Address of its context."""
-        return ctypes.addressof(self._context)
-
-    def take_failure(self) -> LaunchFailure | None:
-        """The launch that failed first since the last call."""
-        kernel, error = self._context.failed_kernel, self._context.error
-        self._context.failed_kernel, self._context.error = -1, 0
-        return None if kernel < 0 else LaunchFailure(kernel, found(error))
 
 
 class CudaDriver:
     """One GPU: its primary context, one stream, and what was allocated there."""
 
     def __init__(self, index: int, options: CudaOptions) -> None:
-        self._options = options
         self._driver = driver = open_driver()
         count = call(driver.cuDeviceGetCount)
         if not 0 <= index < count:
@@ -81,7 +37,8 @@ class CudaDriver:
         self._stream = call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._memory: list[int] = []
         self._host_memory: list[int] = []
-        self._modules: list[Any] = []
+        most = self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self._loader = KernelLoader(driver, self.facts, options, most)
         self._graphs: list[Any] = []
 
     def _read_facts(self, index: int) -> DeviceFacts:
@@ -174,72 +131,22 @@ class CudaDriver:
         call(self._driver.cuEventDestroy, mark)
 
     def synchronize(self) -> None:
-        """Until the stream is empty."""
-        call(self._driver.cuStreamSynchronize, self._stream)
+        """Until the stream is empty. After an error the device refuses this process."""
+        try:
+            call(self._driver.cuStreamSynchronize, self._stream)
+        except CudaError as error:
+            raise InfercError(
+                f"{self.facts.label}: the step failed: {error.short}. Load the artifact in a new"
+                f" process; with {VARIABLE}=check-launches the kernel that fails is named."
+            ) from error
 
-    # -- kernels ----------------------------------------------------------------------------
+    # -- kernels and graphs -----------------------------------------------------------------
 
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> DriverLauncher:
         """Load `<unit>.cubin` of every unit, and find every kernel in its own."""
-        modules = {unit: self._load(folder / f"{unit}.cubin") for unit in _units(kernels)}
-        handles = [self._function(modules[k.unit], k.kernel, folder) for k in kernels]
-        functions = (ctypes.c_void_p * len(handles))(*handles)
-        context = DriverContext(
-            launch_kernel=self._procedure(b"cuLaunchKernelEx"),
-            synchronize=(
-                self._procedure(b"cuStreamSynchronize") if self._options.check_launches else None
-            ),
-            stream=int(self._stream),
-            functions=ctypes.addressof(functions),
-            allowed_flags=_LAUNCH_DEPENDENT if self._dependent_launch() else 0,
-            failed_kernel=-1,
-        )
-        return DriverLauncher(library, context, functions)
-
-    def _dependent_launch(self) -> bool:
-        return self._options.dependent_launch and self.facts.capability >= (9, 0)
-
-    def _procedure(self, name: bytes) -> int:
-        address, _ = call(self._driver.cuGetProcAddress, name, _LAUNCH_KERNEL_SINCE, 0)
-        if not address:
-            raise InfercError(f"NVIDIA's driver has no {name.decode()}; install a newer one.")
-        return int(address)
-
-    def _load(self, path: Path) -> Any:
-        try:
-            module = call(self._driver.cuModuleLoadData, path.read_bytes())
-        except OSError as error:
-            raise ArtifactError(
-                f"{path}: the kernels cannot be read ({error.strerror})."
-            ) from error
-        except CudaError as error:
-            raise ArtifactError(
-                f"{path}: {self.facts.label} does not take these kernels ({error.short});"
-                " compile the model again for it, or install a newer driver."
-            ) from error
-        self._modules.append(module)
-        return module
-
-    def _function(self, module: Any, name: str, folder: Path) -> int:
-        """A kernel that may use all shared memory that a block can have."""
-        driver = self._driver
-        try:
-            function = call(driver.cuModuleGetFunction, module, name.encode())
-        except CudaError as error:
-            raise ArtifactError(
-                f"{folder}: the kernel {name} is not in its cubin ({error.short}); compile the"
-                " model again."
-            ) from error
-        kind = driver.CUfunction_attribute
-        static = call(driver.cuFuncGetAttribute, kind.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
-        most = self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - int(static)
-        attribute = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        call(driver.cuFuncSetAttribute, function, attribute, most)
-        return int(function)
-
-    # -- graphs -----------------------------------------------------------------------------
+        return self._loader.launcher(library, kernels, folder, int(self._stream))
 
     def capture(self, work: Callable[[], None]) -> Any:
         """An executable graph of what `work` launches."""
@@ -249,7 +156,10 @@ class CudaDriver:
         try:
             work()
         except BaseException:
-            driver.cuStreamEndCapture(self._stream)  # its own error would hide the first
+            # An error of its own would hide the first.
+            _, unfinished = driver.cuStreamEndCapture(self._stream)
+            if unfinished is not None and int(unfinished):
+                driver.cuGraphDestroy(unfinished)
             raise
         graph = call(driver.cuStreamEndCapture, self._stream)
         try:
@@ -279,7 +189,7 @@ class CudaDriver:
         driver.cuStreamSynchronize(self._stream)
         for graph in self._graphs:
             driver.cuGraphExecDestroy(graph)
-        for module in self._modules:
+        for module in self._loader.modules:
             driver.cuModuleUnload(module)
         for address in self._memory:
             driver.cuMemFree(address)
@@ -287,7 +197,3 @@ class CudaDriver:
             driver.cuMemFreeHost(address)
         driver.cuStreamDestroy(self._stream)
         driver.cuDevicePrimaryCtxRelease(self._device)
-
-
-def _units(kernels: Sequence[KernelName]) -> list[str]:
-    return sorted({kernel.unit for kernel in kernels})

@@ -142,14 +142,17 @@ class _Stager:
         """Send the rest and wait for all."""
         if self._end:
             self._send()
-        self._device.synchronize()
+        for turn in range(len(self._staging)):
+            self._wait(turn)
 
     def _begin(self, start: int) -> None:
-        mark = self._marks[self._turn]
+        self._wait(self._turn)
+        self._start = start
+
+    def _wait(self, turn: int) -> None:
+        mark, self._marks[turn] = self._marks[turn], None
         if mark is not None:
             self._device.wait(mark)
-        self._marks[self._turn] = None
-        self._start = start
 
     def _send(self) -> None:
         buffer = self._staging[self._turn]

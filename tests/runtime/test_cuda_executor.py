@@ -1,8 +1,7 @@
 """The CUDA executor on an emulated device, with the toy model as two kernels."""
 
+import ctypes
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,48 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_device import EmulatedDevice
-from runtime_artifacts import fill_toy, toy_manifest
+from runtime_artifacts import toy_manifest
 from test_runtime_cpu import expected_logits
+from toy_cuda import COMPILER, cuda_target, toy_cuda_artifact
 
 from inferc.errors import ArtifactError, InfercError, RequestError
 from inferc.runtime import engine as engine_module
-from inferc.runtime.artifact import Manifest, TargetEntry, read_manifest
-from inferc.runtime.artifact_writer import write_artifact
+from inferc.runtime.artifact import PackedTensor, PackedWeights, read_manifest
 from inferc.runtime.engine import Engine, load
+from inferc.runtime.executors import cuda_memory
 from inferc.runtime.executors.cuda import CudaExecutor
 from inferc.runtime.executors.cuda_options import CudaOptions, from_environment
-from inferc.runtime.host import host_machine
 from inferc.runtime.kv_budget import device_kv_budget
 from inferc.runtime.target_choice import Architecture, parse_device, select_target
 
-COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-
-
-def cuda_target(arch: str) -> TargetEntry:
-    return TargetEntry(
-        f"cuda:{arch}", "cuda", host_machine(), (), "cuda/step.so", "", 1, arch, f"cuda/{arch}",
-        "13.0",
-    )  # fmt: skip
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def fill(folder: Path) -> Manifest:
-        manifest = fill_toy(folder)
-        (folder / "cuda").mkdir()
-        source = Path(__file__).with_name("toy_cuda_step.c")
-        command = [str(COMPILER), "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o"]
-        subprocess.run([*command, str(folder / "cuda/step.so"), str(source)], check=True)
-        kernels = [{"name": "toy_walk", "modules": [f"model.layers.{i}" for i in range(5)]}]
-        report = {"phases": {"prefill": {"kernels": kernels}}}
-        (folder / "report.json").write_text(json.dumps(report))
-        targets = (*manifest.targets, cuda_target("sm_80"), cuda_target("sm_90a"))
-        return replace(manifest, targets=targets)
-
-    folder = tmp_path_factory.mktemp("artifacts") / "toy.inferc"
-    write_artifact(folder, fill)
-    return folder
+    return toy_cuda_artifact(tmp_path_factory.mktemp("artifacts") / "toy.inferc")
 
 
 Open = Callable[..., Engine]
@@ -135,6 +112,25 @@ def test_out_of_memory_tells_the_plan(open_engine: Open) -> None:
         open_engine(EmulatedDevice(total_bytes=1000))
     engine = open_engine(EmulatedDevice(total_bytes=tight - 2**14))
     assert engine.executor.total_blocks == 4 * 64 // 4
+
+
+def test_weights_arrive_through_small_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors larger than a buffer and with gaps between them, listed in another order."""
+    monkeypatch.setattr(cuda_memory, "_STAGING_BYTES", 100)
+    stored = np.random.default_rng(0).integers(0, 256, 2000).astype(np.uint8)
+    (tmp_path / "weights").write_bytes(stored.tobytes())
+    places = ((1216, 700), (320, 5), (64, 250), (1152, 64))
+    tensors = tuple(PackedTensor(f"w{i}", "n16", "u8", (n,), o, n, ()) for i, (o, n) in
+                    enumerate(places))  # fmt: skip
+    manifest = toy_manifest(weights=PackedWeights("weights", tensors))
+    device = EmulatedDevice()
+    addresses = cuda_memory.upload_weights(device, tmp_path, manifest)
+    for address, (offset, nbytes) in zip(addresses, places, strict=True):
+        assert ctypes.string_at(address, nbytes) == stored[offset : offset + nbytes].tobytes()
+        assert address % 64 == 0
+    assert not device.host and max(device.copies) <= 100
 
 
 def test_devices() -> None:

@@ -9,7 +9,7 @@ import pytest
 from inferc.codegen.cuda_toolchain import find_tool
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.toolchain import find_compiler
-from inferc.runtime.executors.cuda_driver import DriverContext, DriverLauncher
+from inferc.runtime.executors.cuda_driver_launch import DriverContext, DriverLauncher
 from inferc.runtime.executors.cuda_library import CudaContext, LaunchConfig
 from inferc.runtime.executors.nvtx import LAUNCH
 

@@ -1,0 +1,2 @@
+// The launching function that a generated step library has.
+#include "inferc/cuda/driver_launch.h"

@@ -1,4 +1,7 @@
-"""`inferc bench`: speed beside the machine's read bandwidth, measured in the same run."""
+"""`inferc bench`: speed beside the machine's bandwidth, measured in the same run.
+
+On the CPU that of reading, on a GPU that of copying, bytes read and written counted.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("--new-tokens", type=count, default=64, metavar="N")
     p.add_argument("--concurrency", type=counts, default=(1, 2, 4, 8), metavar="N,N,…")
     p.add_argument("--runs", type=count, default=3)
+    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
     p.add_argument("--threads", type=count)
     p.add_argument("--json", action="store_true")
     return p
@@ -57,25 +61,37 @@ def run(args: argparse.Namespace) -> int:
     import inferc
     from inferc.report import model
     from inferc.runtime.artifact import read_manifest
-    from inferc.runtime.bandwidth import read_bandwidth
     from inferc.runtime.host import default_threads
 
     report = model.load(args.artifact)
     budget_bytes = _kv_bytes(read_manifest(args.artifact), args)
     threads = args.threads or default_threads()
     rows = []
-    with inferc.load(args.artifact, threads=threads, kv_budget_bytes=budget_bytes) as engine:
+    with inferc.load(
+        args.artifact, device=args.device, threads=threads, kv_budget_bytes=budget_bytes
+    ) as engine:
         _once(engine, 1, args, seed=0)  # maps the weights
         if not args.json:
             _print_head(threads, args)
         for concurrency in args.concurrency:
-            row = _measure(engine, concurrency, args, report, read_bandwidth(threads))
+            row = _measure(engine, concurrency, args, report, _bandwidth(engine, threads))
             rows.append(row)
             if not args.json:
                 _print_row(row)
     if args.json:
-        print(json.dumps({"threads": threads, "rows": [asdict(row) for row in rows]}, indent=1))
+        head = {"device": args.device, "threads": threads}
+        print(json.dumps({**head, "rows": [asdict(row) for row in rows]}, indent=1))
     return 0
+
+
+def _bandwidth(engine: Engine, threads: int) -> float:
+    """Bytes a second that the engine's device can move at best, measured now."""
+    from inferc.runtime.bandwidth import read_bandwidth
+    from inferc.runtime.executors.cuda import CudaExecutor
+
+    if isinstance(engine.executor, CudaExecutor):
+        return engine.executor.copy_bandwidth()
+    return read_bandwidth(threads)
 
 
 def _kv_bytes(manifest: Manifest, args: argparse.Namespace) -> int:
@@ -159,7 +175,8 @@ def _prompts(engine: Engine, count: int, length: int, seed: int) -> Iterator[lis
 
 
 def _print_head(threads: int, args: argparse.Namespace) -> None:
-    print(f"{threads} threads, {args.prompt_tokens} prompt and {args.new_tokens} new tokens")
+    where = f"{threads} threads" if args.device == "cpu" else args.device
+    print(f"{where}, {args.prompt_tokens} prompt and {args.new_tokens} new tokens")
     print(
         f"{'at once':>8}{'first token':>14}{'per token':>12}{'tokens/s':>11}{'of bandwidth':>15}",
         flush=True,

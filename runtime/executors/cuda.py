@@ -113,6 +113,11 @@ class CudaExecutor:
             self._device.synchronize()
         return host.view(np.float32).reshape(step.logit_rows, self._vocab_size)
 
+    def copy_bandwidth(self) -> float:
+        """Bytes a second that a copy within the device reads and writes, measured now."""
+        self._device.attach()
+        return self._device.copy_bandwidth()
+
     def close(self) -> None:
         """Give all memory and the device back; safe to call twice."""
         self._device.close()

@@ -119,6 +119,10 @@ class Device(Protocol):
         """Until everything has been done. Raises InfercError for what failed meanwhile."""
         ...
 
+    def copy_bandwidth(self) -> float:
+        """Bytes a second that a copy within the device reads and writes, the best of some."""
+        ...
+
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> Launcher:

@@ -19,6 +19,9 @@ from inferc.runtime.executors.cuda_driver_launch import DriverLauncher, KernelLo
 from inferc.runtime.executors.cuda_options import VARIABLE, CudaOptions
 from inferc.runtime.executors.memory import Bytes
 
+_MOST_COPIED_BYTES = 1024 * MIB
+"""Far beyond the second-level cache of any GPU."""
+
 
 class CudaDriver:
     """One GPU: its primary context, one stream, and what was allocated there."""
@@ -117,6 +120,27 @@ class CudaDriver:
         """Copy from the device, asynchronously."""
         host = target.ctypes.data
         call(self._driver.cuMemcpyDtoHAsync, host, address, target.nbytes, self._stream)
+
+    def copy_bandwidth(self) -> float:
+        """Bytes a second that a copy within the device reads and writes, the best of ten."""
+        driver, stream = self._driver, self._stream
+        nbytes = min(_MOST_COPIED_BYTES, self.free_bytes() // 4)
+        source, target = (self.allocate(nbytes, "measuring the bandwidth") for _ in range(2))
+        events = [
+            call(driver.cuEventCreate, driver.CUevent_flags.CU_EVENT_DEFAULT) for _ in range(2)
+        ]
+        times_ms = []
+        for _ in range(10):
+            call(driver.cuEventRecord, events[0], stream)
+            call(driver.cuMemcpyDtoDAsync, target, source, nbytes, stream)
+            call(driver.cuEventRecord, events[1], stream)
+            call(driver.cuEventSynchronize, events[1])
+            times_ms.append(float(call(driver.cuEventElapsedTime, *events)))
+        for event in events:
+            call(driver.cuEventDestroy, event)
+        self.free(source)
+        self.free(target)
+        return 2 * nbytes / min(times_ms) * 1e3
 
     def mark(self) -> Any:
         """An event behind everything so far."""

@@ -134,6 +134,9 @@ class EmulatedDevice:
         for memory in self.memory.values():
             assert (memory[:GUARD] == POISON).all() and (memory[-GUARD:] == POISON).all()
 
+    def copy_bandwidth(self) -> float:
+        return 1e9
+
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> EmulatedLauncher:

@@ -54,10 +54,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev) {
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return (void)dev, contexts--, 0; }
 CUresult cuCtxSetCurrent(CUcontext context) { return context ? 0 : CUDA_ERROR_INVALID_CONTEXT; }
 CUresult cuMemGetInfo(size_t *free, size_t *total) {
-  return *free = (size_t)1 << 30, *total = (size_t)2 << 30, 0;
+  return *free = (size_t)1 << 29, *total = (size_t)2 << 30, 0;
 }
 CUresult cuMemAlloc(CUdeviceptr *pointer, size_t bytes) {
-  if (bytes > (size_t)1 << 30) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > (size_t)1 << 29) return CUDA_ERROR_OUT_OF_MEMORY;
   void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
   memset(memory, 0xA5, bytes);
   return live_allocations++, *pointer = (CUdeviceptr)memory, 0;
@@ -76,6 +76,9 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstr
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return memcpy(to, (void *)from, bytes), stream ? 0 : CUDA_ERROR_INVALID_HANDLE;
 }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return memcpy((void *)to, (void *)from, bytes), stream ? 0 : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   return live_allocations++, *stream = (CUstream)0x200, flags == CU_STREAM_NON_BLOCKING ? 0 : 1;
 }
@@ -84,10 +87,14 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return stream ? (CUresult)fake_sync_error : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
-  return live_allocations++, *event = (CUevent)0x300, flags == CU_EVENT_DISABLE_TIMING ? 0 : 1;
+  int known = flags == CU_EVENT_DISABLE_TIMING || flags == CU_EVENT_DEFAULT;
+  return live_allocations++, *event = (CUevent)0x300, known ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) { return event && stream ? 0 : 1; }
 CUresult cuEventSynchronize(CUevent event) { return event ? 0 : 1; }
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
+  return *ms = 2, start && end ? 0 : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult cuEventDestroy(CUevent event) { return (void)event, live_allocations--, 0; }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   if (memcmp(image, "cubin", 5)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
@@ -162,6 +169,7 @@ static const struct { const char *name; void *function; } entries[] = {
     {"cuMemFree", (void *)cuMemFree}, ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost),
     {"cuMemsetD8Async", (void *)cuMemsetD8Async}, {"cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync},
     {"cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync}, ENTRY(cuStreamCreate),
+    {"cuMemcpyDtoDAsync", (void *)cuMemcpyDtoDAsync}, ENTRY(cuEventElapsedTime),
     {"cuStreamDestroy", (void *)cuStreamDestroy}, {"cuStreamSynchronize", (void *)cuStreamSynchronize},
     ENTRY(cuEventCreate), {"cuEventRecord", (void *)cuEventRecord}, ENTRY(cuEventSynchronize),
     {"cuEventDestroy", (void *)cuEventDestroy}, ENTRY(cuModuleLoadData), ENTRY(cuModuleUnload),

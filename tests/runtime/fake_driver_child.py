@@ -51,6 +51,7 @@ with load(folder, device="cuda:0") as engine:
     results["logits"] = engine.logits(list(range(40)), chunk_tokens=7).tolist()
     completions = engine.generate(["Hello", "z"], max_tokens=6, ignore_eos=True)
     results["tokens"] = [c.token_ids for c in completions]
+    results["bandwidth"] = engine.executor.copy_bandwidth()
     results["graphs"] = engine.executor.graphs.replayed
     refused("launch", lambda: engine.generate("a", max_tokens=2), fake_fail_launch=1)
     refused("capture", lambda: engine.generate(["a"] * 3, max_tokens=2), fake_fail_launch=2)

@@ -37,6 +37,17 @@ def declared_types(fields: Mapping[str, Any], where: str, func: Func) -> dict[st
     kind, experts, linears = _method(settings)
     skipped = fields.get("modules_to_not_convert") or fields.get("ignored_layers")
     patterns = [_HEAD] if skipped is None else [_pattern(str(name)) for name in skipped]
+    return _chosen(func, kind, patterns, experts=experts, linears=linears)
+
+
+def all_quantised(dtype: str, func: Func) -> dict[str, Declared]:
+    """Linear layers and experts in a block format; not the output embedding."""
+    return _chosen(func, Declared(dtype), [_HEAD], experts=True, linears=True)
+
+
+def _chosen(
+    func: Func, kind: Declared, patterns: list[re.Pattern[str]], *, experts: bool, linears: bool
+) -> dict[str, Declared]:
     found = {}
     for name, op in func.params().items():
         path = name.rpartition(".")[0]

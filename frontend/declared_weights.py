@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 from inferc.errors import CompileError
 from inferc.frontend.capture import Captured
 from inferc.frontend.computed_tensor import ComputedTensor
-from inferc.frontend.declared_quantised import Declared, declared_types
+from inferc.frontend.declared_quantised import Declared, all_quantised, declared_types
 from inferc.frontend.tokens import GenerationDefaults, SpecialTokens, TokenizerFiles
 from inferc.frontend.weight_transforms import Binding, Shape, Transpose
 from inferc.frontend.weights import DENSE_DTYPES, WeightStore
-from inferc.ir.blocks import block_format
+from inferc.ir.blocks import FORMATS, block_format
 
 NO_TOKENIZER = TokenizerFiles(
     None, None, SpecialTokens((), None, None, False), GenerationDefaults(), 0
@@ -36,16 +36,21 @@ class DeclaredWeights:
 def declared_weights(
     file: Path, captured: Captured, dtype: str, quantisation: Mapping[str, Any] | None
 ) -> DeclaredWeights:
-    """Tensors of type `dtype`, but for those that the config says are quantised."""
-    if dtype not in DENSE_DTYPES:
+    """Tensors of type `dtype`, but for those that the config says are quantised.
+
+    A block format is the type of linear layers and experts; the other weights are then bf16.
+    """
+    forward = captured.module.funcs["forward"]
+    quantised: dict[str, Declared] = {}
+    if dtype in FORMATS:
+        quantised, dtype = all_quantised(dtype, forward), "bf16"
+    elif dtype not in DENSE_DTYPES:
         raise CompileError(
-            f"Weights of type {dtype!r} cannot be planned; known: {', '.join(DENSE_DTYPES)}."
+            f"Weights of type {dtype!r} cannot be planned; known: {', '.join(DENSE_DTYPES)}, and"
+            f" for linear layers and experts {', '.join(FORMATS)}."
         )
-    quantised = (
-        declared_types(quantisation, str(file), captured.module.funcs["forward"])
-        if quantisation
-        else {}
-    )
+    elif quantisation:
+        quantised = declared_types(quantisation, str(file), forward)
     tensors, bindings = {}, []
     for name, shape in captured.facts.parameters.items():
         type_ = quantised.get(name, Declared(dtype))

@@ -31,7 +31,8 @@ def plan(
     Args:
         source: a config.json (any name that ends in .json), whose weights need not exist; or
             what `inferc.compile` takes.
-        dtype: f32, bf16 or f16: type of the weights of a config.json, instead of its own.
+        dtype: type of the weights of a config.json, instead of its own: f32, bf16, f16, or a
+            block format such as q4_k, which linear layers and experts then have.
         progress: told what is being done.
         **options: fields of `CompileOptions`.
 

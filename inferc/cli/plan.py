@@ -22,8 +22,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("source", type=Path, help="config.json (any *.json), or a model as for compile")
     p.add_argument(
-        "--dtype", choices=("f32", "bf16", "f16"),
-        help="type of the weights of a config.json, instead of what it declares",
+        "--dtype", metavar="TYPE",
+        help="type of the weights of a config.json, instead of what it declares: f32, bf16, f16, "
+        "or a block format such as q4_k, which linear layers and experts then have",
     )  # fmt: skip
     add_options(p)
     add_workload(p, batch="--batch")

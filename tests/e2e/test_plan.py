@@ -88,6 +88,21 @@ def test_types_are_those_of_the_config(workshop: Workshop, tmp_path: Path) -> No
         inferc.plan(tmp_path)
 
 
+def test_a_block_format_is_that_of_linear_layers(workshop: Workshop, tmp_path: Path) -> None:
+    config = json.loads((workshop.source("qwen3_moe") / "config.json").read_text())
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(config | {"moe_intermediate_size": 64}))
+    planned = inferc.plan(source, dtype="q8_0")
+    types = {w["layout"]: w["dtype"] for w in planned["weights"]}
+    assert types["experts"] == types["experts_pair"] == "q8_0"
+    of_matrices = [w["dtype"] for w in planned["weights"] if w["layout"] == "n16"]
+    assert {"q8_0", "bf16"} == set(of_matrices)  # the output embedding is not quantised
+    with pytest.raises(CompileError, match=r"'q9_9' cannot be planned; known: f32.*q4_k"):
+        inferc.plan(source, dtype="q9_9")
+    with pytest.raises(CompileError, match=r"cannot be q4_k"):  # 256 columns do not fit
+        inferc.plan(source, dtype="q4_k")
+
+
 def test_types_of_stored_weights_are_theirs(workshop: Workshop) -> None:
     with pytest.raises(CompileError, match=r"has weights.*path of its config\.json"):
         inferc.plan(workshop.source("llama"), dtype="bf16")

@@ -16,6 +16,9 @@ from inferc.codegen.kernels.rows import EMBEDDING, GATHER, ROPE_TABLE
 from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
+from inferc.codegen.kernels_cuda import attention as cuda_attention
+from inferc.codegen.kernels_cuda import latent_append as cuda_latent_append
+from inferc.codegen.kernels_cuda import rope_append as cuda_rope_append
 from inferc.codegen.kernels_cuda import rows as cuda_rows
 from inferc.codegen.kernels_cuda import state as cuda_state
 from inferc.errors import CompileError
@@ -27,6 +30,8 @@ KERNELS: tuple[KernelDef, ...] = (
 )  # fmt: skip
 CUDA_KERNELS: tuple[KernelDef, ...] = (
     *cuda_rows.KERNELS, cuda_state.STATE,
+    cuda_attention.ATTENTION, cuda_attention.PLAIN_ATTENTION, cuda_latent_append.LATENT_APPEND,
+    cuda_rope_append.ROPE_APPEND,
 )  # fmt: skip
 _OF_KIND = {"cpu": KERNELS, "cuda": CUDA_KERNELS}
 _BY_NAME = {(kind, d.name): d for kind, kernels in _OF_KIND.items() for d in kernels}

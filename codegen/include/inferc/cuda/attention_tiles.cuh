@@ -1,0 +1,181 @@
+// How tensor-core attention cuts its work, and the moves between memory and registers.
+//
+// A block is RowWarps x KeyWarps warps. A row warp has 16 query rows. The key warps of the same
+// rows share a key tile's products (each has some keys) and then its weighted sum (each has some
+// columns of v): a row's sums are made in the same order whatever their number.
+#pragma once
+
+#include "inferc/cuda/attention.cuh"
+
+namespace inferc {
+
+// Keys of a tile, the same in both phases.
+template <class Shape>
+INFERC_BOTH constexpr int attention_keys(int sm);
+
+template <class Shape_, int RowWarps, int KeyWarps>
+struct AttentionTiling {
+    using Shape = Shape_;
+    using Element = typename Shape::Element;
+    static_assert(Shape::k_dim % 16 == 0 && Shape::v_dim % 16 == 0, "whole matrix instructions");
+    static_assert(4 % KeyWarps == 0, "key groups are four");
+
+    static constexpr int row_warps = RowWarps, key_warps = KeyWarps;
+    static constexpr int rows = 16 * RowWarps, threads = 32 * RowWarps * KeyWarps;
+    static constexpr int stages = 2;
+    static constexpr int v_pairs = Shape::v_dim / 16;
+    static constexpr int own_v_pairs = (v_pairs + KeyWarps - 1) / KeyWarps;
+
+    // Rows in shared memory, in elements: an odd number of 16-byte chunks, so that the eight rows
+    // of a matrix lie in different banks. Rows of keys and of shares have tile_pitch().
+    static constexpr int q_pitch = Shape::k_dim + 8;
+    static constexpr int v_pitch = Shape::v_dim + 8;
+    INFERC_BOTH static constexpr int tile_pitch(int keys) { return keys + 8; }
+
+    INFERC_BOTH static constexpr int stage_elements(int keys) {
+        return Shape::k_dim * tile_pitch(keys) + (Shape::v_in_k ? 0 : keys * v_pitch);
+    }
+    INFERC_BOTH static constexpr int elements(int keys) {
+        return rows * q_pitch + stages * stage_elements(keys) +
+               (KeyWarps > 1 ? rows * tile_pitch(keys) : 0);
+    }
+    INFERC_BOTH static constexpr uint32_t bytes(int keys) {
+        return uint32_t(2 * elements(keys) + (KeyWarps > 1 ? 4 * KeyWarps * rows : 0));
+    }
+    INFERC_BOTH static constexpr uint32_t shared_bytes(int sm) {
+        return bytes(attention_keys<Shape>(sm));
+    }
+};
+
+// Most shared memory of a block.
+INFERC_BOTH constexpr uint32_t attention_shared_limit(int sm) {
+    return (sm == 86 || sm == 89 || sm >= 120 ? 99u : sm == 80 ? 163u : 227u) * 1024u;
+}
+
+// Row and key warps. Prefill has rows for all warps; 256 columns of v fill a warp's registers.
+template <class Shape>
+using PrefillTiling = AttentionTiling<Shape, (Shape::v_dim <= 256 ? 4 : 2),
+                                      (Shape::v_dim <= 256 ? 1 : 4)>;
+template <class Shape>
+using DecodeTiling = AttentionTiling<Shape, (AttentionSizes<Shape>::group > 16 ? 2 : 1), 4>;
+
+// As many as leave room for other blocks, and fit.
+template <class Shape>
+INFERC_BOTH constexpr int attention_keys(int sm) {
+    const int dims = Shape::k_dim + (Shape::v_in_k ? 0 : Shape::v_dim);
+    int keys = Shape::page_tokens == 48 ? (dims <= 256 ? 48 : 16) : (dims <= 128 ? 64 : 32);
+    const auto fits = [&](int n) {
+        return PrefillTiling<Shape>::bytes(n) <= attention_shared_limit(sm) &&
+               DecodeTiling<Shape>::bytes(n) <= attention_shared_limit(sm);
+    };
+    while (keys > 16 && !fits(keys)) keys = keys == 48 ? 16 : keys / 2;
+    return keys;
+}
+
+#if INFERC_DEVICE_CODE
+
+template <class Tiling>
+struct TileMemory {
+    using Element = typename Tiling::Element;
+    static constexpr int keys = attention_keys<typename Tiling::Shape>(INFERC_SM);
+    static constexpr int pitch = Tiling::tile_pitch(keys);
+
+    Element *base;
+
+    INFERC_INLINE Element *q() const { return base; }  // [rows][q_pitch]
+    // [k_dim][pitch] of a stage, and [keys][v_pitch]
+    INFERC_INLINE Element *k(int stage) const {
+        return base + Tiling::rows * Tiling::q_pitch + stage * Tiling::stage_elements(keys);
+    }
+    INFERC_INLINE Element *v(int stage) const { return k(stage) + Tiling::Shape::k_dim * pitch; }
+    INFERC_INLINE Element *shares() const { return k(Tiling::stages); }  // [rows][pitch]
+    // [key_warps][rows], of key warps that tell each other
+    INFERC_INLINE float *exchange() const {
+        return reinterpret_cast<float *>(base + Tiling::elements(keys));
+    }
+};
+
+INFERC_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
+    const uint32_t b[2] = {b0, b1};
+    ptx::mma_bf16(d, a, b);
+}
+INFERC_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, f16) {
+    const uint32_t b[2] = {b0, b1};
+    ptx::mma_f16(d, a, b);
+}
+INFERC_INLINE uint32_t pack(float low, float high, bf16) { return pack_bf16(low, high); }
+INFERC_INLINE uint32_t pack(float low, float high, f16) { return pack_f16(low, high); }
+
+// Query rows of a tile, rounded; rows behind its last are 0.
+template <class Tiling>
+INFERC_INLINE void load_queries(const AttentionArgs<typename Tiling::Shape> &args,
+                                const AttentionTile &tile, typename Tiling::Element *to) {
+    using Shape = typename Tiling::Shape;
+    constexpr int chunks = Shape::k_dim / 4;
+    for (int i = int(threadIdx.x); i < Tiling::rows * chunks; i += Tiling::threads) {
+        const int row = i / chunks, d = i % chunks * 4;
+        uint2 packed = {0, 0};
+        if (row < tile.rows) {
+            const int64_t token = token_of<Shape>(tile, row);
+            const int64_t head = head_of<Shape>(tile, int(blockIdx.y), row);
+            const float4 x = *reinterpret_cast<const float4 *>(
+                args.q + (token * Shape::heads + head) * Shape::k_dim + d);
+            packed.x = pack(x.x, x.y, typename Tiling::Element{});
+            packed.y = pack(x.z, x.w, typename Tiling::Element{});
+        }
+        *reinterpret_cast<uint2 *>(to + row * Tiling::q_pitch + d) = packed;
+    }
+}
+
+// Begins the copy of the keys and values at positions [base, base + keys). What no row may touch,
+// pages outside of `range` and values behind its end, becomes 0; keys behind its end stay as they
+// are and must be masked.
+template <class Tiling>
+INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
+                             const AttentionTile &tile, const KeyRange &range, int32_t base,
+                             const TileMemory<Tiling> &memory, int stage) {
+    using Shape = typename Tiling::Shape;
+    constexpr int keys = TileMemory<Tiling>::keys, pitch = TileMemory<Tiling>::pitch;
+    constexpr int page_tokens = Shape::page_tokens, chunks = keys / 8;
+    static_assert(keys <= page_tokens || Tiling::threads % chunks == 0, "a page a thread");
+    const int32_t *table = args.block_tables + int64_t(tile.sequence) * args.table_stride;
+    const auto page_of = [&](int32_t key) {
+        return int64_t(table[key / page_tokens]) * Shape::kv_heads + int64_t(blockIdx.y);
+    };
+    const auto touched = [&](int32_t key) {
+        return key >= range.begin && key / page_tokens * page_tokens < range.end;
+    };
+    // Of the one page of this tile, or of the one of this thread's keys.
+    const int32_t own = keys <= page_tokens ? base : base + int(threadIdx.x) % chunks * 8;
+    const bool any = touched(own);
+    const int64_t page = any ? page_of(own) : 0;
+
+    const auto *k = args.k_pool + page * Shape::k_dim * page_tokens;
+    for (int i = int(threadIdx.x); i < Shape::k_dim * chunks; i += Tiling::threads) {
+        const int d = i / chunks, at = i % chunks * 8;
+        ptx::cp_async16(memory.k(stage) + d * pitch + at,
+                        k + d * page_tokens + (base + at) % page_tokens, any);
+    }
+    if (Shape::v_in_k) return;
+    constexpr int v_chunks = Shape::v_dim / 8;
+    for (int i = int(threadIdx.x); i < keys * v_chunks; i += Tiling::threads) {
+        const int at = i / v_chunks, e = i % v_chunks * 8;
+        const int32_t key = base + at;
+        const bool valid = touched(key) && key < range.end;
+        const int64_t its_page = keys <= page_tokens ? page : valid ? page_of(key) : 0;
+        const auto *v = args.v_pool + (its_page * page_tokens + key % page_tokens) * Shape::v_dim;
+        ptx::cp_async16(memory.v(stage) + at * Tiling::v_pitch + e, v + e, valid);
+    }
+}
+
+// Keys behind the end of a tile that serve as values too: whatever is there, times 0, must be 0.
+template <class Tiling>
+INFERC_INLINE void clear_behind(int32_t base, int32_t end, typename Tiling::Element *k) {
+    constexpr int keys = TileMemory<Tiling>::keys;
+    for (int i = int(threadIdx.x); i < Tiling::Shape::v_dim * keys; i += Tiling::threads)
+        if (base + i % keys >= end) k[i / keys * TileMemory<Tiling>::pitch + i % keys].bits = 0;
+}
+
+#endif  // INFERC_DEVICE_CODE
+
+}  // namespace inferc

@@ -1,0 +1,131 @@
+"""Attention for CUDA: on tensor cores for 16-bit pages, and in float32 for all else."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inferc.codegen.expressions import literal
+from inferc.codegen.group import Group, cache_type, row_elements, tensor, through_reshape
+from inferc.codegen.kernel import Answer, KernelOptions, Refusal, Scratch
+from inferc.codegen.kernels import attention
+from inferc.codegen.kernels.attention import AttentionParams
+from inferc.ir.dims import Size, bounds
+from inferc.ir.types import CacheType
+
+_MOST_PARTIAL_BYTES = 32 << 20
+_LEAST_SHARED_BYTES = 99 << 10  # that a block may have on any architecture
+_MOST_SLOPES = 960  # 4 KB of kernel arguments
+
+
+@dataclass(frozen=True)
+class CudaAttentionParams(AttentionParams):
+    """Variables of `attention.cu.j2`: of the CPU's template, and `partial_bytes` of scratch."""
+
+    tensor_cores: bool
+    partial_bytes: int
+
+
+def _cache(group: Group) -> CacheType:
+    return cache_type(group.ops("serve.paged_attention")[0].operands[1])
+
+
+def _high(group: Group, size: Size) -> int:
+    return size if isinstance(size, int) else bounds(size, group.func.symbols)[1]
+
+
+def _partial_bytes(group: Group) -> int:
+    """Room for every partition of every row, at most 32 MiB: what needs more is not split.
+
+    The sizes are those of `AttentionSizes` in `attention.cuh`.
+    """
+    op, cache = group.ops("serve.paged_attention")[0], _cache(group)
+    assert cache.page_tokens is not None
+    tokens, pages = (
+        _high(group, tensor(group.operand(through_reshape(v))).shape[axis])
+        for v, axis in ((op.operands[0], 0), (op.operands[5], 1))
+    )
+    partition_tokens = 384 if cache.page_tokens == 48 else 512
+    partitions = -(-pages * cache.page_tokens // partition_tokens)
+    if partitions == 1:
+        return 0
+    heads = row_elements(tensor(op.operands[0])) // cache.k_dim
+    row_bytes = 4 * (-(-cache.v_dim // 4) * 4 + 4)
+    return min(tokens * heads * partitions * row_bytes, _MOST_PARTIAL_BYTES)
+
+
+def _params(
+    group: Group, options: KernelOptions, name: str, tensor_cores: bool
+) -> CudaAttentionParams:
+    common = attention.ATTENTION.params(group, options, name)
+    fields = {f.name: getattr(common, f.name) for f in dataclasses.fields(common)}
+    attrs = group.ops("serve.paged_attention")[0].attrs
+    # nvcc warns of a literal with more digits than it keeps.
+    for field in ("scale", "softcap"):
+        value = attrs[field]
+        fields[field] = literal(float(np.float32(value if isinstance(value, float) else 0.0)))
+    return CudaAttentionParams(
+        **fields, tensor_cores=tensor_cores, partial_bytes=_partial_bytes(group)
+    )
+
+
+def _supports(group: Group, options: KernelOptions) -> Answer:
+    answer = attention.ATTENTION.supports(group, options)
+    if isinstance(answer, Refusal):
+        return answer
+    op, cache = group.ops("serve.paged_attention")[0], _cache(group)
+    if float(str(op.attrs["scale"])) == 0.0:
+        return Refusal("scores of scale 0")
+    if 4 * 16 * (cache.k_dim + cache.v_dim + 34) > _LEAST_SHARED_BYTES:
+        return Refusal(
+            f"keys of {cache.k_dim} and values of {cache.v_dim} do not fit shared memory"
+        )
+    alibi = op.attrs["alibi"] or ()
+    if len(alibi) > _MOST_SLOPES:  # type: ignore[arg-type]
+        return Refusal(f"slopes of more than {_MOST_SLOPES} heads")
+    return answer
+
+
+def _supports_mma(group: Group, options: KernelOptions) -> Answer:
+    answer = _supports(group, options)
+    if isinstance(answer, Refusal):
+        return answer
+    cache = _cache(group)
+    if cache.dtype not in ("bf16", "f16"):
+        return Refusal(f"pages of {cache.dtype}: tensor cores multiply bf16 and f16")
+    if options.compute == "f32":
+        return Refusal("float32 arithmetic is asked for")
+    if cache.k_dim % 16 or cache.v_dim % 16:
+        return Refusal(f"heads of {cache.k_dim} and {cache.v_dim} are no multiples of 16")
+    if cache.v_dim > 512 or _smallest_tile_bytes(cache) > _LEAST_SHARED_BYTES:
+        return Refusal(f"tiles of keys of {cache.k_dim} and values of {cache.v_dim} do not fit")
+    return answer
+
+
+def _smallest_tile_bytes(cache: CacheType) -> int:
+    """Shared memory of prefill with 16 keys a tile: `AttentionTiling` in `attention_tiles.cuh`."""
+    rows = 64 if cache.v_dim <= 256 else 32
+    stage = cache.k_dim * 24 + 16 * (0 if cache.v_in_k else cache.v_dim + 8)
+    return 2 * (rows * (cache.k_dim + 8) + 2 * stage + rows * 24) + 16 * rows
+
+
+ATTENTION = replace(
+    attention.ATTENTION,
+    summary="paged attention with grouped heads on tensor cores",
+    priority=20,
+    supports=_supports_mma,
+    params=lambda group, options, name: _params(group, options, name, True),
+    template="attention.cu.j2",
+    scratch=lambda group, options: Scratch(shared=str(_partial_bytes(group))),
+    kernels=("", "_merge"),
+)
+PLAIN_ATTENTION = replace(
+    ATTENTION,
+    name="attention_plain",
+    summary="paged attention with grouped heads in float32",
+    priority=10,
+    supports=_supports,
+    params=lambda group, options, name: _params(group, options, name, False),
+)

@@ -1,0 +1,155 @@
+"""Sequences in a paged cache, for CUDA attention under emulation and its float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from cuda_runner import CudaUnit, StepArgs, compile_units
+
+from inferc.ir.card import card
+from inferc.ir.ops.serve import pools_of_keys
+
+DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype("f2")}
+ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
+"""Largest relative error of a share that is rounded to a type."""
+STEP_TOKENS, TABLE_PAGES = 128, 70
+Chunk = tuple[int, int, int]  # sequence, first new token, end of the new tokens
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One attention op; `plain` says which of the two kernels runs it."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    k_dim: int = 32
+    v_dim: int = 32
+    kv: str = "bf16"
+    page: int = 32
+    window: int | None = None
+    chunk: int | None = None
+    softcap: float | None = None
+    alibi: bool = False
+    sinks: bool = False
+    v_in_k: bool = False
+    plain: bool = False
+    scale: float = 0.3
+
+    def attrs(self) -> dict[str, object]:
+        slopes = tuple(float(np.float32(s)) for s in np.linspace(0.25, 0.01, self.heads))
+        return {
+            "scale": self.scale, "window": self.window, "chunk": self.chunk,
+            "softcap": self.softcap, "alibi": slopes if self.alibi else None,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        latent = ", v_in_k" if self.v_in_k else ""
+        cache = f"cache[{self.kv_heads}, {self.k_dim}, {self.v_dim}, {self.kv}, page={self.page}"
+        given = {k: v for k, v in self.attrs().items() if v is not None}
+        attrs = ", ".join(
+            f"{k} = ({', '.join(map(str, v))})" if isinstance(v, tuple) else f"{k} = {v}"
+            for k, v in given.items()
+        )
+        sink, operand = (f", %sinks: f32[{self.heads}]", ", %sinks") if self.sinks else ("", "")
+        out = f"f32[T, {self.heads}, {self.v_dim}]"
+        return (
+            f"func @body(%q: f32[T, {self.heads}, {self.k_dim}], %kv: {cache}{latent}],"
+            f" %p: i32[T], %s: i32[R + 1], %c: i32[R], %b: i32[R, P]{sink}) -> ({out})"
+            f" where T in 1..{STEP_TOKENS}, R in 1..8, P in 1..{TABLE_PAGES} {{\n"
+            f"  %o = serve.paged_attention(%q, %kv, %p, %s, %c, %b{operand}) {{{attrs}}} : {out}\n"
+            "  return %o\n}\n"
+        )
+
+
+class World:
+    """Sequences whose keys and values are in pages; unwritten slots hold NaN."""
+
+    def __init__(self, shape: Shape, lengths: Sequence[int], seed: int = 1) -> None:
+        self.shape = s = shape
+        self.rng = np.random.default_rng(seed)
+        counts = [-(-n // s.page) for n in lengths]
+        order = list(self.rng.permutation(sum(counts) + 2))
+        self.pages = [[order.pop() for _ in range(count)] for count in counts]
+        dtype, pages = DTYPES[s.kv], sum(counts) + 2
+        k = self._aligned((pages, s.kv_heads, s.k_dim, s.page), dtype)
+        v = self._aligned((pages, s.kv_heads, s.page, s.v_dim), dtype)
+        self.q, self.written = [], [0] * len(lengths)
+        self._k, self._v = [], []
+        for n in lengths:
+            self.q.append(self.rng.standard_normal((n, s.heads, s.k_dim), np.float32))
+            self._k.append(self.rng.standard_normal((n, s.kv_heads, s.k_dim)).astype(dtype))
+            self._v.append(self.rng.standard_normal((n, s.kv_heads, s.v_dim)).astype(dtype))
+        self.k, self.v = pools_of_keys(k, s.v_dim) if s.v_in_k else (k, v)
+        self.pools = np.array([k.ctypes.data, 0 if s.v_in_k else v.ctypes.data], np.uint64)
+        self.sinks = np.linspace(-2.0, 3.0, s.heads, dtype=np.float32)
+
+    @staticmethod
+    def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        nbytes = int(np.prod(shape)) * dtype.itemsize
+        whole = np.zeros(nbytes + 64, np.uint8)
+        start = -whole.ctypes.data % 64
+        array = whole[start : start + nbytes].view(dtype).reshape(shape)
+        array[:] = np.nan
+        return array
+
+    def write(self, r: int, end: int) -> None:
+        """Keys and values of the sequence up to `end` are in their pages from now on."""
+        for t in range(self.written[r], end):
+            page, at = self.pages[r][t // self.shape.page], t % self.shape.page
+            self.k[page, :, :, at] = self._k[r][t]
+            if not self.shape.v_in_k:
+                self.v[page, :, at] = self._v[r][t]
+        self.written[r] = max(self.written[r], end)
+
+    def _operands(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        q = np.concatenate([self.q[r][b:e] for r, b, e in chunks])
+        positions = np.concatenate([np.arange(b, e) for _, b, e in chunks]).astype(np.int32)
+        starts = np.cumsum([0] + [e - b for _, b, e in chunks]).astype(np.int32)
+        tables = np.full((len(chunks), TABLE_PAGES), 1 << 30, np.int32)
+        for i, (r, _, _) in enumerate(chunks):
+            tables[i, : len(self.pages[r])] = self.pages[r]
+        return [q, positions, starts, np.array([e for _, _, e in chunks], np.int32), tables]
+
+    def run(
+        self, unit: CudaUnit, chunks: Sequence[Chunk], *, order: int = 0, split: bool = False
+    ) -> list[np.ndarray]:  # fmt: skip
+        """Rows of each chunk; `split`: a block a partition, else one block walks them all."""
+        for r, _, end in chunks:
+            self.write(r, end)
+        q, positions, starts, contexts, tables = self._operands(chunks)
+        context = unit.emulation.context
+        context.multiprocessors, context.longest_context = 1000 * split, int(contexts.max())
+        operands = [q, self.pools.ctypes.data, positions, starts, contexts, tables]
+        operands += [self.sinks] if self.shape.sinks else []
+        args = StepArgs(tokens=len(q), sequences=len(chunks), table_stride=TABLE_PAGES)
+        (out,) = unit(operands, len(q), args=args, order=order)
+        return [out[starts[i] : starts[i + 1]] for i in range(len(chunks))]
+
+    def reference(self, chunks: Sequence[Chunk]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Rows of each chunk in float64, and how far the kernel's may be from them."""
+        s = self.shape
+        q, positions, starts, contexts, tables = self._operands(chunks)
+        if not s.plain:
+            q = q.astype(DTYPES[s.kv])
+        sinks = [self.sinks] if s.sinks else []
+
+        def attend(v: np.ndarray) -> np.ndarray:
+            pools = (self.k.astype(np.float64), v.astype(np.float64))
+            reference = card("serve.paged_attention").reference
+            rest = (positions, starts, contexts, tables, *sinks)
+            return reference(q.astype(np.float64), pools, *rest, **s.attrs())
+
+        wanted = attend(self.v)
+        rounding = 0.0 if s.plain else ROUNDING[s.kv]
+        room = rounding * attend(np.abs(self.v.astype(np.float32))) + 2e-5 * np.abs(wanted) + 5e-6
+        cut = [slice(starts[i], starts[i + 1]) for i in range(len(chunks))]
+        return [wanted[c] for c in cut], [room[c] for c in cut]
+
+
+def compile_shapes(shapes: Sequence[Shape], phase: str, sm: int = 80) -> dict[Shape, CudaUnit]:
+    """All shapes in one library."""
+    units = compile_units([s.text() for s in shapes], phase=phase, sm=sm)
+    return dict(zip(shapes, units, strict=True))

@@ -1,0 +1,68 @@
+"""CUDA attention under emulation: against float64, and equal bits however the work is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_world import Chunk, Shape, World, compile_shapes
+from cuda_runner import ORDERS, CudaUnit
+
+SHAPES = (
+    Shape(),
+    Shape(heads=6, kv_heads=2, k_dim=64, v_dim=48, page=48, kv="f16", softcap=5.0, sinks=True),
+    Shape(heads=18, kv_heads=1, k_dim=16, v_dim=16, page=64, window=40, alibi=True),
+    Shape(heads=3, kv_heads=3, k_dim=80, v_dim=80, page=16, chunk=300, scale=-0.2),
+    Shape(heads=20, kv_heads=1, k_dim=80, v_dim=64, page=16, v_in_k=True),
+    Shape(kv="f32", plain=True),
+    Shape(heads=6, kv_heads=2, k_dim=40, v_dim=33, page=48, kv="f16", plain=True, sinks=True,
+          alibi=True, softcap=3.0),
+    Shape(heads=5, kv_heads=1, k_dim=24, v_dim=20, kv="f32", plain=True, v_in_k=True, window=50),
+)  # fmt: skip
+LENGTHS = (1060, 45, 1, 530)
+# New tokens of four sequences in one step: over a long prefix, none before, one token, across the
+# end of a partition.
+BATCH: list[Chunk] = [(0, 1020, 1053), (1, 0, 45), (2, 0, 1), (3, 500, 530)]
+
+
+@pytest.fixture(scope="module")
+def prefill() -> dict[Shape, CudaUnit]:
+    return compile_shapes(SHAPES, "prefill")
+
+
+@pytest.fixture(scope="module")
+def decode() -> dict[Shape, CudaUnit]:
+    return compile_shapes(SHAPES, "decode")
+
+
+def equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_prefill(shape: Shape, prefill: dict[Shape, CudaUnit]) -> None:
+    world, unit = World(shape, LENGTHS), prefill[shape]
+    whole = world.run(unit, BATCH)
+    wanted, room = world.reference(BATCH)
+    for got, want, most in zip(whole, wanted, room, strict=True):
+        assert (np.abs(got - want) <= most).all(), np.abs(got - want).max()
+    for order, split in ((ORDERS[1], True), (ORDERS[0], True)):
+        assert equal(world.run(unit, BATCH, order=order, split=split), whole)
+    parts = [world.run(unit, [(0, 1020, 1029), (3, 500, 501)])]
+    parts += [world.run(unit, [(1, 45, 45), (0, 1029, 1053)])]  # the first has no new token
+    assert np.array_equal(np.concatenate([parts[0][0], parts[1][1]]), whole[0])
+    assert np.array_equal(parts[0][1], whole[3][:1])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_decode_equals_prefill(
+    shape: Shape, prefill: dict[Shape, CudaUnit], decode: dict[Shape, CudaUnit]
+) -> None:
+    world = World(shape, LENGTHS)
+    whole = world.run(prefill[shape], BATCH)
+    last: list[Chunk] = [(r, e - 1, e) for r, _, e in BATCH]
+    for order in ORDERS:
+        for split in (False, True):
+            got = world.run(decode[shape], last, order=order, split=split)
+            assert all(np.array_equal(g[0], w[-1]) for g, w in zip(got, whole, strict=True))
+    for i in (0, 3):
+        assert np.array_equal(world.run(decode[shape], [last[i]])[0][0], whole[i][-1])

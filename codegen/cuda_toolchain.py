@@ -220,6 +220,11 @@ def _required_nvrtc() -> Nvrtc:
     return library
 
 
+def release(version: str) -> str:
+    """Release of CUDA in a compiler's version: `13.0` of `nvcc 13.0.88`."""
+    return ".".join(map(str, _numbers(version.split()[1])[:2]))
+
+
 def _check_release(version: str, arch: str) -> None:
     """Refuse an architecture that this release cannot know, in words better than the compiler's."""
     first = FIRST_RELEASE.get(arch)

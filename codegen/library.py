@@ -8,7 +8,9 @@ from pathlib import Path
 
 from inferc.codegen.build import Progress, Source, build_library
 from inferc.codegen.cache import Cache
+from inferc.codegen.cuda_build import build_cuda_library
 from inferc.codegen.cuda_step import cuda_step
+from inferc.codegen.cuda_toolchain import CudaCompiler
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.pack_weights import PackPlan, plan_weights
@@ -18,7 +20,6 @@ from inferc.codegen.step import StepParams, plan_step
 from inferc.codegen.targets import CudaTarget
 from inferc.codegen.toolchain import Compiler
 from inferc.codegen.units import Unit, Units
-from inferc.errors import CompileError
 from inferc.ir.core import Module, Op
 from inferc.passes.plan_memory import MemoryPlan, memory_plan
 
@@ -76,18 +77,31 @@ def generate(module: Module, options: KernelOptions) -> Generated:
 
 
 def write_library(
-    generated: Generated, folder: Path, compiler: Compiler, cache: Cache, progress: Progress
+    generated: Generated,
+    folder: Path,
+    compiler: Compiler,
+    cache: Cache,
+    progress: Progress,
+    cuda_compiler: CudaCompiler | None = None,
 ) -> Mapping[str, Path]:
-    """Write sources and the step library into a folder; returns their paths by name."""
+    """Write sources and the step library into a folder; returns their paths by name.
+
+    A target of CUDA needs `cuda_compiler`; its cubins lie in a folder for each architecture.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     sources = generated.sources()
     for source in sources:
         (folder / source.file_name).write_text(source.text, encoding="utf-8")
     target = generated.options.target
     if isinstance(target, CudaTarget):
-        raise CompileError(f"{target.name}: building for CUDA is not there yet.")
-    build_library(
-        sources, generated.row_functions(), folder / LIBRARY_FILE, target=target,
-        compiler=compiler, cache=cache, progress=progress,
-    )  # fmt: skip
+        assert cuda_compiler is not None
+        build_cuda_library(
+            sources, folder, archs=[arch.name for arch in target.archs], compiler=compiler,
+            cuda_compiler=cuda_compiler, cache=cache, progress=progress,
+        )  # fmt: skip
+    else:
+        build_library(
+            sources, generated.row_functions(), folder / LIBRARY_FILE, target=target,
+            compiler=compiler, cache=cache, progress=progress,
+        )  # fmt: skip
     return {path.name: path for path in sorted(folder.iterdir())}

@@ -10,6 +10,7 @@ from inferc.codegen.cuda_step import cuda_scratch_bytes
 from inferc.codegen.library import LIBRARY_FILE
 from inferc.codegen.pack_weights import tensor_offsets
 from inferc.codegen.step import state_arguments
+from inferc.codegen.targets import CpuTarget, Target
 from inferc.codegen.workspace import scratch_bytes
 from inferc.frontend.importer import ImportedModel
 from inferc.ir.core import Func, Op
@@ -20,6 +21,7 @@ from inferc.passes.plan_kv import KvPlan as PlannedKv
 from inferc.passes.plan_kv import kv_plan
 from inferc.report import build as report_build
 from inferc.runtime.artifact import (
+    CUDA_ABI_VERSION,
     CacheEntry,
     KvPlan,
     Limits,
@@ -40,17 +42,16 @@ _UNREPORTED = ("dump", "overwrite", "check_passes")
 _SCRATCH_THREADS = (1, 8, 64)
 
 
-def manifest(model: ImportedModel, lowered: Lowered) -> Manifest:
-    """The manifest, but for the digests of the files."""
+def manifest(model: ImportedModel, lowered: Lowered, toolkit: str | None = None) -> Manifest:
+    """The manifest, but for the digests of the files. `toolkit`: version of the CUDA compiler."""
     generated, special = lowered.generated, model.tokenizer.special
     target, step = generated.options.target, generated.step
     planned = kv_plan(model.module.funcs["prefill"])
-    library = f"{target.folder}/{LIBRARY_FILE}"
     return Manifest(
         tool_version=__version__,
         model=ModelFacts(**asdict(model.facts)),
         tokens=TokenFacts(special.eos, special.bos, special.pad, special.add_bos),
-        targets=(TargetEntry(target.name, "cpu", target.machine, target.isa, library),),
+        targets=_targets(target, toolkit),
         limits=Limits(step.step_tokens, step.sequences, model.facts.context_tokens),
         kv=_kv(planned),
         memory=MemoryPlan(generated.memory.arena_bytes, generated.weights.weights_bytes),
@@ -58,6 +59,20 @@ def manifest(model: ImportedModel, lowered: Lowered) -> Manifest:
         states=_states(model.module.funcs["prefill"]),
         required=("kv.caches.v_in_k",) if any(c.v_in_k for c in planned.caches) else (),
     )
+
+
+def _targets(target: Target, toolkit: str | None) -> tuple[TargetEntry, ...]:
+    """One entry, or one for each architecture, with a library that all share."""
+    library = f"{target.folder}/{LIBRARY_FILE}"
+    if isinstance(target, CpuTarget):
+        return (TargetEntry(target.name, "cpu", target.machine, target.isa, library),)
+    return tuple(
+        TargetEntry(
+            f"cuda:{arch.name}", "cuda", target.machine, (), library, abi_version=CUDA_ABI_VERSION,
+            arch=arch.name, kernels=f"{target.folder}/{arch.name}", toolkit=toolkit,
+        )
+        for arch in target.archs
+    )  # fmt: skip
 
 
 def _kv(planned: PlannedKv) -> KvPlan:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inferc.codegen.cache import Cache, default_root
+from inferc.codegen.cuda_toolchain import find_cuda_compiler
 from inferc.codegen.toolchain import find_compiler
 from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_model, import_module
@@ -82,7 +83,8 @@ class _Job:
         """Everything that can be refused is refused before the slow parts."""
         check_output(self.output, overwrite=self.options.overwrite)
         compiler = find_compiler()
-        self.options.select().options()
+        target = self.options.select().options().target
+        cuda_compiler = find_cuda_compiler() if target.kind == "cuda" else None
         self.tell(Event("import", self.source.name))
         model = self.source.read()
         for note in model.notes:
@@ -92,6 +94,7 @@ class _Job:
             options=self.options,
             lowered=lower(model, self.options, self.tell),
             compiler=compiler,
+            cuda_compiler=cuda_compiler,
             cache=Cache(default_root()),
             kernels_done=lambda what, done, total: self.tell(Event("kernels", what, done, total)),
             weights_done=lambda what, done, total: self.tell(Event("weights", what, done, total)),

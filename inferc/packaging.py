@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inferc import description
 from inferc.codegen.cache import Cache
+from inferc.codegen.cuda_toolchain import CudaCompiler, release
 from inferc.codegen.library import write_library
 from inferc.codegen.pack_weights import Progress, write_weights
 from inferc.codegen.toolchain import Compiler
@@ -26,6 +27,7 @@ class Package:
     options: CompileOptions
     lowered: Lowered
     compiler: Compiler
+    cuda_compiler: CudaCompiler | None
     cache: Cache
     kernels_done: Progress
     weights_done: Progress
@@ -37,11 +39,12 @@ def fill_artifact(folder: Path, package: Package) -> Manifest:
     target = lowered.generated.options.target
     write_library(
         lowered.generated, folder / target.folder, package.compiler, package.cache,
-        package.kernels_done,
+        package.kernels_done, package.cuda_compiler,
     )  # fmt: skip
     _write_weights(folder, package)
     _write_tokenizer(folder, model)
-    manifest = description.manifest(model, lowered)
+    toolkit = None if package.cuda_compiler is None else release(package.cuda_compiler.version)
+    manifest = description.manifest(model, lowered, toolkit)
     report = description.report(model, package.options, lowered, manifest)
     _write(folder / "report.json", json.dumps(report, indent=1, sort_keys=True) + "\n")
     _write(folder / "report.html", report_html.render(report))

@@ -182,6 +182,15 @@ _VIEWS: dict[str, Callable[[Elements, Op, Index], Index]] = {
 VIEWS = frozenset(_VIEWS)
 
 
+def is_uniform(op: Op) -> bool:
+    """Whether all elements of a constant are the same."""
+    try:
+        uniform_constant(op)
+    except Unprintable:
+        return False
+    return True
+
+
 def _number(value: float, type_: str) -> str:
     return literal(value) if type_ == "float" else str(int(value))
 

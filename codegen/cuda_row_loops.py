@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inferc.codegen.cuda_row_elements import Elements, Index, c_type, shape_of
+from inferc.codegen.cuda_row_elements import Elements, Index, c_type, is_uniform, shape_of
 from inferc.codegen.cuda_row_parts import parts
 from inferc.codegen.decompose import decompose
-from inferc.codegen.expressions import Unprintable, literal, uniform_constant
+from inferc.codegen.expressions import Unprintable, literal
 from inferc.codegen.group import has_rows, int_attr, row_elements, tensor, through_reshape
 from inferc.codegen.row_loops import Pointer
 from inferc.codegen.row_program import JOINS, REDUCTIONS, stored
@@ -59,11 +59,11 @@ class RowLoops:
     def of(cls, body: Func, operands: int, threads: int = 256) -> RowLoops:
         """The loops of a body; its results are the kernel's arguments from `operands` on."""
         body, made = decompose(body), cls(threads)
-        _check_rows(body)
+        _check(body)
         for arg in body.args:
             made._input(arg)
         for op in body.ops:
-            if op.name == "core.constant" and not _is_uniform(op):
+            if op.name == "core.constant" and not is_uniform(op):
                 made._constant(op)
         copies = made._results(body, operands)
         kept = _stored(body)
@@ -272,7 +272,10 @@ class RowLoops:
 BARRIER = "row_barrier<kThreads>();"
 
 
-def _check_rows(body: Func) -> None:
+def _check(body: Func) -> None:
+    for op in body.ops:
+        if len(op.results) != 1 and op.name not in _SELECTIONS:
+            raise Unprintable(f"{op.name} has {len(op.results)} results")
     values = [*body.args, *(r for op in body.ops for r in op.results)]
     rows = {str(tensor(v).shape[0]) for v in values if has_rows(v.type)}
     if len(rows) != 1:
@@ -290,11 +293,3 @@ def _stored(body: Func) -> list[Value]:
             if source.producer is not None:
                 wanted.add(source)
     return [r for op in body.ops for r in op.results if r in wanted]
-
-
-def _is_uniform(op: Op) -> bool:
-    try:
-        uniform_constant(op)
-    except Unprintable:
-        return False
-    return True

@@ -13,6 +13,7 @@ from tests.codegen.cuda.cuda_runner import check_guards, compile_emulated, guard
 
 FAIR, EAGER, GREEDY, REVERSED, SHUFFLED = 0, 1, 2, 4, 8
 ORDERS = (FAIR, EAGER, GREEDY, GREEDY | EAGER, REVERSED, REVERSED | EAGER, SHUFFLED)
+_HEADER = "emulation_test.cuh"
 _KERNEL = re.compile(r"^(?:INFERC_KERNEL|PLANTED)\((\w+)", re.M)
 
 
@@ -43,7 +44,11 @@ class EmulatedKernels:
 
     def __init__(self, file: Path, sm: int) -> None:
         text = file.read_text(encoding="utf-8")
-        self.names = [name for name in _KERNEL.findall(text)]
+        self.names = _KERNEL.findall(text)
+        header = (file.parent / _HEADER).read_text(encoding="utf-8")
+        text = f'#line 1 "{file.name}"\n' + text.replace(
+            f'#include "{_HEADER}"', f'#line 1 "{_HEADER}"\n{header}#line 4 "{file.name}"'
+        ).replace("#pragma once", "")
         table = ", ".join(f'{{"{name}", {name}_emulated}}' for name in self.names)
         text += f"""
 #include "inferc/cuda/step_abi.h"

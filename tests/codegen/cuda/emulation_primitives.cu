@@ -1,21 +1,6 @@
 // One kernel for each primitive of ptx.cuh and of CUDA that kernels use; beside numpy in
 // test_emulation.py. Kernels of one warp unless said.
-#include "inferc/cuda/ptx.cuh"
-
-using namespace inferc;
-
-struct TestArgs {
-    const void *in[3];
-    void *out;
-    int32_t n;
-};
-
-template <class T>
-INFERC_INLINE const T *input(const TestArgs &args, int i) {
-    return static_cast<const T *>(args.in[i]);
-}
-
-INFERC_INLINE int lane() { return int(threadIdx.x % 32); }
+#include "emulation_test.cuh"
 
 // ---- warps
 

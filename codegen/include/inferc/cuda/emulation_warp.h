@@ -20,7 +20,7 @@ inline void check_agreement(const Warp &warp, uint32_t lanes, const Fiber &me, c
     }
 }
 
-// Waits for all live lanes of `mask`; the last to arrive calls `combine(warp, lanes)`, which finds in
+// Waits for all lanes of `mask`; the last to arrive calls `combine(warp, lanes)`, which finds in
 // warp.operands what each lane brought, and puts there what each lane gets.
 template <class Operand, class Combine>
 inline void warp_operation(uint32_t mask, Operand &operand, const char *what, Site site,
@@ -29,23 +29,25 @@ inline void warp_operation(uint32_t mask, Operand &operand, const char *what, Si
     Warp &warp = *me.warp;
     if (!(mask >> me.lane & 1))
         fail(site, "lane %d calls %s with mask %08x, which leaves it out", int(me.lane), what, mask);
+    if (mask & ~warp.live)
+        fail(site, "warp divergence: lanes %08x, which %s waits for, have returned", mask & ~warp.live,
+             what);
     warp.operands[me.lane] = &operand;
     warp.mask[me.lane] = mask;
     warp.arrived |= 1u << me.lane;
-    uint32_t lanes = mask & warp.live;
-    if ((warp.arrived & lanes) != lanes) {
+    if ((warp.arrived & mask) != mask) {
         warp.asleep |= 1u << me.position;
         sleep(me, what, site);
         return;
     }
-    check_agreement(warp, lanes, me, what, site);
-    combine(warp, lanes);
-    warp.arrived &= ~lanes;
+    check_agreement(warp, mask, me, what, site);
+    combine(warp, mask);
+    warp.arrived &= ~mask;
     uint32_t woken = warp.asleep;
     if (warp.arrived != 0) {  // other lanes are in an operation of their own
         woken = 0;
         for (int lane = 0; lane < kWarpLanes; lane++)
-            if (lanes >> lane & 1) woken |= warp.asleep & 1u << warp.position_of[lane];
+            if (mask >> lane & 1) woken |= warp.asleep & 1u << warp.position_of[lane];
     }
     warp.asleep &= ~woken;
     make_ready(warp, woken);
@@ -54,8 +56,6 @@ inline void warp_operation(uint32_t mask, Operand &operand, const char *what, Si
 // An operation that the device has for whole warps only.
 template <class Operand, class Combine>
 inline void whole_warp_operation(Operand &operand, const char *what, Site site, Combine combine) {
-    const Warp &warp = *block.current->warp;
-    if (warp.live != ~0u) fail(site, "%s by a warp of which lanes %08x have returned", what, ~warp.live);
     warp_operation(~0u, operand, what, site, combine);
 }
 
@@ -110,9 +110,15 @@ inline void arrive_at_barrier(int id, uint32_t expected, bool waits, const char 
     }
 }
 
-// A thread that returns may be the last that others wait for.
+// A thread that returns may be the last that the block waits for; its warp may not wait for it.
 inline void leave_warp_and_barriers(Fiber &me) {
     Warp &warp = *me.warp;
+    for (int lane = 0; lane < kWarpLanes && warp.arrived != 0; lane++) {
+        const Fiber &other = warp.fibers[warp.position_of[lane]];
+        if ((warp.arrived >> lane & 1) && (warp.mask[lane] >> me.lane & 1))
+            fail(other.site, "warp divergence: lane %d has returned, lane %d waits for it in %s",
+                 int(me.lane), lane, other.what);
+    }
     warp.live &= ~(1u << me.lane);
     block.live--;
     const Barrier &barrier = block.barriers[0];

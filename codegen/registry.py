@@ -18,6 +18,7 @@ from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
 from inferc.codegen.kernels_cuda import attention as cuda_attention
 from inferc.codegen.kernels_cuda import latent_append as cuda_latent_append
+from inferc.codegen.kernels_cuda import linear as cuda_linear
 from inferc.codegen.kernels_cuda import rope_append as cuda_rope_append
 from inferc.codegen.kernels_cuda import rows as cuda_rows
 from inferc.codegen.kernels_cuda import state as cuda_state
@@ -29,7 +30,7 @@ KERNELS: tuple[KernelDef, ...] = (
     EXPERTS, HEAD_LINEAR, LATENT_APPEND, TVM_ROW, PLAIN_ROW, ROW_LOOPS,
 )  # fmt: skip
 CUDA_KERNELS: tuple[KernelDef, ...] = (
-    *cuda_rows.KERNELS, cuda_state.STATE,
+    *cuda_rows.KERNELS, cuda_state.STATE, cuda_linear.LINEAR, cuda_linear.GLU_LINEAR,
     cuda_attention.ATTENTION, cuda_attention.PLAIN_ATTENTION, cuda_latent_append.LATENT_APPEND,
     cuda_rope_append.ROPE_APPEND,
 )  # fmt: skip

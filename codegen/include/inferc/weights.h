@@ -9,10 +9,12 @@
 // row. value = scale * integer + minimum. `values`: it gives floats, 4 vectors for 4 consecutive k.
 // value = scale * values_factor * float.
 //
-// Readers are written over a loader: AllLanes gives vectors, OneLane the same for a single row.
+// Readers are written over a loader: AllLanes gives vectors, OneLane the same for a single row,
+// RowPair (cuda/weights_lanes.cuh) for two.
 #pragma once
 
 #include "simd.h"
+#include "weights_words.h"
 
 namespace inferc {
 inline namespace INFERC_ISA {
@@ -72,27 +74,12 @@ struct OneLane {
     INFERC_INLINE Int splat(uint32_t x) const { return x; }
 };
 
-INFERC_INLINE float to_f32(uint32_t a) { return float(int32_t(a)); }
-INFERC_INLINE float bitcast_f(uint32_t a) { return bits_to_float(a); }
-
 // Bytes of `a`, each below 128, minus `b`.
 INFERC_INLINE uint32_t sub_bytes(uint32_t a, uint32_t b) {
     return ((a | 0x80808080u) - b) ^ 0x80808080u;
 }
 
 constexpr uint32_t repeat_byte(uint32_t byte) { return byte * 0x01010101u; }
-
-// Byte `i` of each lane, zero extended.
-template <class Int>
-INFERC_INLINE Int byte_of(Int a, int i, Int mask) {
-    return (a >> (8 * i)) & mask;
-}
-
-// Moves bit `from` to bit `to`.
-template <class Int>
-INFERC_INLINE Int shift_bits(Int a, int from, int to) {
-    return from <= to ? a << (to - from) : a >> (from - to);
-}
 
 // ---- dense
 // ---------------------------------------------------------------------------------------

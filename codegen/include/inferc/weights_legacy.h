@@ -7,7 +7,11 @@
 // times a block.
 #pragma once
 
+#if defined(INFERC_DEVICE_CODE)
+#include "inferc/cuda/weights_lanes.cuh"
+#else
 #include "weights.h"
+#endif
 
 namespace inferc {
 inline namespace INFERC_ISA {

@@ -1,0 +1,289 @@
+// Products of few rows, bound by the bytes of the weights.
+//
+// A block has R tiles of 16 matrix rows and S warps. k is cut into chunks; warp s takes chunks s,
+// s + S, ...: it streams them through a ring of stages of its own in shared memory, so that no
+// barrier of the block is in its way and many bytes are under way. At the end the sums of the warps
+// are added in their order. Activations come straight from the cache, a unit of 32 k ahead.
+//
+// The operations that make an element depend on the shape alone: not on the rows of a launch, nor
+// on R or T.
+#pragma once
+
+#include "inferc/cuda/gemm.cuh"
+#include "inferc/cuda/step.h"
+
+namespace inferc {
+
+#define INFERC_BULK_COPIES 0
+
+constexpr int kRingBytes = 46 * 1024;  // of a block: four blocks a multiprocessor of 228 KB
+constexpr int kChunkBytes = 2304;      // of a tile, unless a record is larger
+constexpr int kManyTiles = 1056;       // from here on a block of two tiles fills a large GPU too
+
+template <class Shape>
+struct DecodePlan {
+    typedef typename Shape::W W;
+    static constexpr int record = record_bytes<W>(), record_units = record_k<W>() / 32;
+    static constexpr int chunk_records = max_of(1, kChunkBytes / record);
+    static constexpr int chunk_bytes = chunk_records * record;
+    static constexpr int chunk_k = chunk_records * record_k<W>();
+    static constexpr int chunks = ceil_div(Shape::kK, chunk_k);
+    // Tiles of a block: both of a pair, or two where a block of one would be one of very many.
+    static constexpr bool two = Shape::tiles >= kManyTiles && record_units == 1;
+    static constexpr int R = Shape::kPair || two ? 2 : 1;
+    // Warps that share k: more where blocks are few, as far as two stages of all fit.
+    static constexpr bool many = Shape::tiles >= kManyTiles || 8 * 2 * R * chunk_bytes > kRingBytes;
+    static constexpr int S = min_of(many ? 4 : 8, chunks);
+    static constexpr int stages = max_of(2, min_of(4, kRingBytes / (S * R * chunk_bytes)));
+    static constexpr int threads = 32 * S;
+    static constexpr int blocks = ceil_div(Shape::tiles, R);
+};
+
+// T: tiles of 8 tokens of a block.
+template <class Shape, int T>
+struct DecodeMemory {
+    typedef DecodePlan<Shape> Plan;
+    static constexpr int stage_bytes = Plan::R * Plan::chunk_bytes;
+    static constexpr int bytes =
+        max_of(Plan::S * Plan::stages * stage_bytes, Plan::S * Plan::R * T * 32 * 16);
+};
+
+#if INFERC_DEVICE_CODE
+
+// The stages of one warp. Chunk i of the warp goes through stage i % stages.
+template <class Shape>
+struct WeightRing {
+    typedef DecodePlan<Shape> Plan;
+    static constexpr int stage_bytes = Plan::R * Plan::chunk_bytes;
+    uint8_t *stages;    // shared memory
+    uint64_t *arrived;  // a barrier a stage
+    const uint8_t *w;   // the first tile
+    int tiles;          // that exist from there on
+    int lane;
+
+    INFERC_INLINE void begin() const {
+#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+        if (lane == 0) {
+            INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++)
+                ptx::mbarrier_init(arrived + i, 1);
+            ptx::fence_mbarrier_init();
+        }
+        __syncwarp();
+#endif
+    }
+    // Starts the copy of a chunk of all tiles; a chunk that is none counts as one.
+    INFERC_INLINE void fetch(int chunk, int i) const {
+        const bool any = chunk < Plan::chunks;
+        const int64_t from = int64_t(chunk) * Plan::chunk_bytes;
+        const int bytes =
+            any ? int(min_of(int64_t(Plan::chunk_bytes), Shape::tile_bytes - from)) : 0;
+        uint8_t *stage = stages + i % Plan::stages * stage_bytes;
+#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+        if (any && lane == 0) {
+            uint64_t *bar = arrived + i % Plan::stages;
+            ptx::mbarrier_expect_bytes(bar, Plan::R * bytes);
+            INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
+                ptx::bulk_copy(stage + r * Plan::chunk_bytes, source(r) + from, bytes, bar);
+        }
+#else
+        INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
+            for (int at = 16 * lane; at < bytes; at += 512)
+                ptx::cp_async16(stage + r * Plan::chunk_bytes + at, source(r) + from + at);
+        ptx::cp_async_commit();
+#endif
+    }
+    // The i-th chunk of the warp, once it is there.
+    INFERC_INLINE const uint8_t *wait(int i) const {
+#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+        ptx::mbarrier_wait(arrived + i % Plan::stages, i / Plan::stages & 1);
+#else
+        ptx::cp_async_wait<Plan::stages - 1>();
+        __syncwarp();
+#endif
+        return stages + i % Plan::stages * stage_bytes;
+    }
+    // A tile that does not exist is another one: its results go nowhere.
+    INFERC_INLINE const uint8_t *source(int r) const {
+        return w + min_of(r, tiles - 1) * Shape::tile_bytes;
+    }
+};
+
+template <class Shape, int T>
+struct DecodeSums {
+    float of[DecodePlan<Shape>::R][T][4];
+};
+
+// 32 k of a record: unit `u` of it, k `k`.
+template <class Shape, int T>
+INFERC_INLINE void decode_unit(const uint8_t *stage, int u, int k, int lane,
+                               const TokenFragments<T, Shape::x_terms> &b,
+                               const RowFloats *scale, const RowFloats *minimum, int r,
+                               const float (&x_sum)[2][T][4], DecodeSums<Shape, T> &sums) {
+    typedef typename Shape::W W;
+    typedef typename Shape::F F;
+    uint32_t a[2][F::terms][4];
+    INFERC_EACH_OF for (int step = 0; step < 2; step++) {
+        load_fragment<W>(stage, u, step, lane, a[step]);
+        if constexpr (kDense<W> && !Shape::whole_units)
+            mask_fragment<Shape>(k + 16 * step, lane, a[step]);
+    }
+    INFERC_EACH_OF for (int j = 0; j < T; j++) {
+        if constexpr (!F::scaled) {
+            INFERC_EACH_OF for (int step = 0; step < 2; step++)
+                multiply_terms(sums.of[r][j], a[step], b.of[j][step]);
+        } else if constexpr (group_k<W>() == 16) {
+            INFERC_EACH_OF for (int step = 0; step < 2; step++) {
+                float part[4] = {};
+                multiply_terms(part, a[step], b.of[j][step]);
+                add_scaled(sums.of[r][j], scale[2 * u + step], part);
+                if constexpr (has_minimum<W>())
+                    add_scaled(sums.of[r][j], minimum[2 * u + step], x_sum[step][j]);
+            }
+        } else {
+            float part[4] = {};
+            INFERC_EACH_OF for (int step = 0; step < 2; step++)
+                multiply_terms(part, a[step], b.of[j][step]);
+            add_scaled(sums.of[r][j], scale[u], part);
+            if constexpr (has_minimum<W>()) add_scaled(sums.of[r][j], minimum[u], x_sum[0][j]);
+        }
+    }
+}
+
+// Sums of x over a unit: of each step where groups are of 16, or of both.
+template <class Shape, int T>
+INFERC_INLINE void unit_sums(const TokenFragments<T, Shape::x_terms> &b, float (&x_sum)[2][T][4]) {
+    if constexpr (has_minimum<typename Shape::W>()) {
+        constexpr bool apart = group_k<typename Shape::W>() == 16;
+        INFERC_EACH_OF for (int j = 0; j < T; j++)
+            INFERC_EACH_OF for (int step = 0; step < 2; step++) {
+                if (apart || step == 0)
+                    INFERC_EACH_OF for (int i = 0; i < 4; i++) x_sum[step][j][i] = 0.0f;
+                sum_tokens(x_sum[apart ? step : 0][j], b.of[j][step]);
+            }
+    }
+}
+
+// Of all groups of the records at `stage`; what is not used is not computed.
+template <class Shape, int groups>
+INFERC_INLINE void load_scales(const uint8_t *stage, int lane,
+                               RowFloats (&scale)[DecodePlan<Shape>::R][groups],
+                               RowFloats (&minimum)[DecodePlan<Shape>::R][groups]) {
+    typedef DecodePlan<Shape> Plan;
+    INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
+        Shape::W::scales(RowPair{lane / 4}, stage + r * Plan::chunk_bytes, scale[r], minimum[r]);
+}
+
+// The same address, of which the compiler knows nothing: what is read there is read again.
+INFERC_INLINE const uint8_t *opaque(const uint8_t *p) {
+#if defined(__CUDACC__)
+    asm volatile("" : "+l"(p));
+#endif
+    return p;
+}
+
+// The chunks of a warp.
+template <class Shape, int T>
+INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const float *row, int tokens,
+                               int warp, DecodeSums<Shape, T> &sums) {
+    typedef typename Shape::W W;
+    typedef DecodePlan<Shape> Plan;
+    constexpr int groups = record_k<W>() / group_k<W>(), all = ceil_div(Shape::kK, record_k<W>());
+    // The scales of a whole record, beside many sums, do not fit into registers.
+    constexpr bool scales_again = Plan::record_units >= 4 && (T > 1 || Plan::R * groups >= 32);
+    const int lane = ring.lane;
+    RawTokens<T> next;
+    load_tokens<Shape>(row, warp * Plan::chunk_k, tokens, lane, next);
+    int i = 0;
+    INFERC_NO_UNROLL for (int chunk = warp; chunk < Plan::chunks; chunk += Plan::S, i++) {
+        const uint8_t *stage = ring.wait(i);
+        const int records = min_of(Plan::chunk_records, all - chunk * Plan::chunk_records);
+        INFERC_NO_UNROLL for (int rec = 0; rec < records; rec++, stage += Plan::record) {
+            RowFloats scale[Plan::R][groups], minimum[Plan::R][groups];
+            if constexpr (Shape::F::scaled && !scales_again)
+                load_scales<Shape>(stage, lane, scale, minimum);
+            INFERC_EACH_OF for (int u = 0; u < Plan::record_units; u++) {
+                const int k = chunk * Plan::chunk_k + 32 * (rec * Plan::record_units + u);
+                TokenFragments<T, Shape::x_terms> b;
+                token_fragments<Shape>(next, lane, b);
+                const bool last = rec == records - 1 && u == Plan::record_units - 1;
+                const int ahead = last ? (chunk + Plan::S) * Plan::chunk_k : k + 32;
+                if (ahead < Shape::kK) load_tokens<Shape>(row, ahead, tokens, lane, next);
+                float x_sum[2][T][4];
+                unit_sums<Shape>(b, x_sum);
+                if constexpr (scales_again)
+                    load_scales<Shape>(opaque(stage), lane, scale, minimum);
+                INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
+                    decode_unit<Shape, T>(stage + r * Plan::chunk_bytes, u, k, lane, b, scale[r],
+                                          minimum[r], r, x_sum, sums);
+            }
+        }
+        __syncwarp();
+        ring.fetch(chunk + Plan::stages * Plan::S, i + Plan::stages);
+    }
+}
+
+// Adds what the warps have, in their order, and hands it on: 16 columns of a token side by side.
+template <class Shape, int T, class Epilogue>
+INFERC_INLINE void decode_finish(float *shared, const DecodeSums<Shape, T> &sums, int tile,
+                                 int token, int rows, const Epilogue &epilogue) {
+    typedef DecodePlan<Shape> Plan;
+    constexpr int joined = Shape::kPair ? 2 : 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads();  // the rings are read
+    INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
+        INFERC_EACH_OF for (int j = 0; j < T; j++)
+            *reinterpret_cast<float4 *>(shared + 4 * (((warp * Plan::R + r) * T + j) * 32 + lane)) =
+                make_float4(sums.of[r][j][0], sums.of[r][j][1], sums.of[r][j][2], sums.of[r][j][3]);
+    __syncthreads();
+    for (int e = threadIdx.x; e < Plan::R / joined * 8 * T * 16; e += Plan::threads) {
+        const int c = e % 16, n = e / 16 % (8 * T), r = e / (16 * 8 * T) * joined;
+        const int row = token + n, column = (tile + r) / joined * 16 + c;
+        if (row >= rows || column >= Shape::kN) continue;
+        float value[joined];
+        INFERC_EACH_OF for (int q = 0; q < joined; q++) {
+            const float *at = shared + ((r + q) * T + n / 8) * 128 +
+                              4 * (c / 2 * 4 + n % 8 / 2) + c % 2 * 2 + n % 2;
+            value[q] = at[0];
+            INFERC_EACH_OF for (int s = 1; s < Plan::S; s++) value[q] += at[s * Plan::R * T * 128];
+        }
+        if constexpr (Shape::kPair)
+            epilogue(row, column, value[0], value[1]);
+        else
+            epilogue(row, column, value[0]);
+    }
+}
+
+// Grid: {tiles of 8 T tokens, Plan::blocks}, Plan::threads threads, DecodeMemory bytes.
+template <class Shape, int T, class Epilogue>
+INFERC_INLINE void gemm_decode(const GemmArgs<Epilogue> &args) {
+    typedef DecodePlan<Shape> Plan;
+    INFERC_DYNAMIC_SHARED(uint8_t, shared);
+    __shared__ uint64_t arrived[Plan::S * Plan::stages];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int tile = blockIdx.y * Plan::R, token = blockIdx.x * 8 * T;
+    const WeightRing<Shape> ring = {shared + warp * Plan::stages * WeightRing<Shape>::stage_bytes,
+                                    arrived + warp * Plan::stages,
+                                    args.w + tile * Shape::tile_bytes, Shape::tiles - tile, lane};
+    ring.begin();
+    INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++) ring.fetch(warp + i * Plan::S, i);
+    DecodeSums<Shape, T> sums = {};
+    const float *row = args.x + int64_t(token + lane / 4) * Shape::kK;
+    decode_warp<Shape, T>(ring, row, args.rows - token, warp, sums);
+    decode_finish<Shape, T>(reinterpret_cast<float *>(shared), sums, tile, token, args.rows,
+                            args.epilogue);
+}
+
+#endif
+
+#if INFERC_HOST_CODE
+
+template <class Shape, int T, class Epilogue>
+inline void launch_decode(const Step &step, int32_t kernel, const GemmArgs<Epilogue> &args) {
+    typedef DecodePlan<Shape> Plan;
+    const Grid grid = {uint32_t(ceil_div(args.rows, 8 * T)), uint32_t(Plan::blocks), 1};
+    step.launch(kernel, grid, Plan::threads, DecodeMemory<Shape, T>::bytes, args);
+}
+
+#endif
+
+}  // namespace inferc

@@ -32,7 +32,7 @@ _ENTRY = 0x10  # STO_CUDA_ENTRY in a symbol's st_other
 _SHARED_INCLUDES_RESERVED = 90  # from this architecture on
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 _SECTION = re.compile(r"^//-+ \.text\.(\S+)", re.M)
-_WARNING = re.compile(r"warning|performance loss|serialized", re.I)
+_WARNING = re.compile(r"^ptxas.*(warning|performance loss|serialized)", re.I)
 
 
 @dataclass(frozen=True)

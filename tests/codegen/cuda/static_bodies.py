@@ -1,0 +1,117 @@
+"""Bodies of groups as Llama-3.1-8B and Qwen3-30B-A3B have them, for what depends on the shape.
+
+Names that begin with `w` are weights. Each entry: the phase, and the text.
+"""
+
+from __future__ import annotations
+
+_CACHE = "cache[8, 128, 128, {kv}, page=32]"
+
+
+def linear(rows: int, columns: int, dtype: str) -> str:
+    return f"""
+    func @body(%x: f32[T, {columns}], %w: {dtype}[{rows}, {columns}]) -> (f32[T, {rows}]) {{
+      %y = core.linear(%x, %w) : f32[T, {rows}]
+      return %y
+    }}"""
+
+
+def linear_with_residual(dtype: str) -> str:
+    return f"""
+    func @body(%x: f32[T, 14336], %w: {dtype}[4096, 14336], %r: f32[T, 4096]) -> (f32[T, 4096]) {{
+      %y = core.linear(%x, %w) : f32[T, 4096]
+      %z = core.add(%r, %y) : f32[T, 4096]
+      return %z
+    }}"""
+
+
+def glu_linear(dtype: str) -> str:
+    matrix = f"{dtype}[14336, 4096]"
+    return f"""
+    func @body(%x: f32[T, 4096], %w_gate: {matrix}, %w_up: {matrix}) -> (f32[T, 14336]) {{
+      %gate = core.linear(%x, %w_gate) : f32[T, 14336]
+      %up = core.linear(%x, %w_up) : f32[T, 14336]
+      %y = nn.glu(%gate, %up) {{activation = "silu"}} : f32[T, 14336]
+      return %y
+    }}"""
+
+
+def experts(dtype: str) -> str:
+    inner, outer = f"{dtype}[128, 768, 2048]", f"{dtype}[128, 2048, 768]"
+    return f"""
+    func @body(%x: f32[T, 2048], %chosen: i64[T, 8], %share: f32[T, 8], %w_gate: {inner},
+               %w_up: {inner}, %w_down: {outer}) -> (f32[T, 2048]) {{
+      %y = nn.experts(%x, %chosen, %share, %w_gate, %w_up, %w_down) {{activation = "silu"}}
+        : f32[T, 2048]
+      return %y
+    }}"""
+
+
+def rope_append(kv: str) -> str:
+    cache = _CACHE.format(kv=kv)
+    return f"""
+    func @body(%qkv: f32[T, 6144], %w_q: bf16[128], %w_k: bf16[128], %cos: f32[T, 64],
+               %sin: f32[T, 64], %kv: {cache}, %slots: i32[T]) -> (f32[T, 32, 128], {cache}) {{
+      %q = core.slice(%qkv) {{axis = 1, start = 0, stop = 4096}} : f32[T, 4096]
+      %k = core.slice(%qkv) {{axis = 1, start = 4096, stop = 5120}} : f32[T, 1024]
+      %v = core.slice(%qkv) {{axis = 1, start = 5120, stop = 6144}} : f32[T, 1024]
+      %q1 = core.reshape(%q) {{shape = (T, 32, 128)}} : f32[T, 32, 128]
+      %qn = nn.rms_norm(%q1, %w_q) {{eps = 1e-06}} : f32[T, 32, 128]
+      %k1 = core.reshape(%k) {{shape = (T, 8, 128)}} : f32[T, 8, 128]
+      %kn = nn.rms_norm(%k1, %w_k) {{eps = 1e-06}} : f32[T, 8, 128]
+      %v1 = core.reshape(%v) {{shape = (T, 8, 128)}} : f32[T, 8, 128]
+      %qr = nn.rope(%qn, %cos, %sin) : f32[T, 32, 128]
+      %kr = nn.rope(%kn, %cos, %sin) : f32[T, 8, 128]
+      %after = serve.kv_append(%kv, %kr, %v1, %slots) : {cache}
+      return %qr, %after
+    }}"""
+
+
+def attention(kv: str, sequences: str) -> str:
+    cache = _CACHE.format(kv=kv)
+    return f"""
+    func @body(%q: f32[T, 32, 128], %kv: {cache}, %positions: i32[T],
+               %starts: i32[{sequences} + 1], %lengths: i32[{sequences}],
+               %tables: i32[{sequences}, V]) -> (f32[T, 32, 128])
+        where T in 1..2048, U in 1..64, V in 1..4096 {{
+      %y = serve.paged_attention(%q, %kv, %positions, %starts, %lengths, %tables)
+        {{scale = 0.08838834764831845}} : f32[T, 32, 128]
+      return %y
+    }}"""
+
+
+EMBEDDING = """
+    func @body(%w: bf16[128256, 4096], %ids: i32[T]) -> (f32[T, 4096]) {
+      %y = core.embedding(%w, %ids) : f32[T, 4096]
+      return %y
+    }"""
+NORM = """
+    func @body(%x: f32[T, 4096], %r: f32[T, 4096], %w: bf16[4096])
+        -> (f32[T, 4096], f32[T, 4096]) {
+      %s = core.add(%x, %r) : f32[T, 4096]
+      %y = nn.rms_norm(%s, %w) {eps = 1e-06} : f32[T, 4096]
+      return %s, %y
+    }"""
+ROUTING = """
+    func @body(%x: f32[T, 128]) -> (i64[T, 8], f32[T, 8]) {
+      %p = core.softmax(%x) {axis = 1} : f32[T, 128]
+      %v, %i = core.topk(%p) {k = 8} : f32[T, 8], i64[T, 8]
+      %sum = core.sum(%v) {axes = (1,)} : f32[T, 1]
+      %share = core.div(%v, %sum) : f32[T, 8]
+      return %i, %share
+    }"""
+GATHER = """
+    func @body(%x: f32[T, 4096], %rows: i32[U]) -> (f32[U, 4096]) {
+      %y = core.gather_rows(%x, %rows) : f32[U, 4096]
+      return %y
+    }"""
+
+# Each becomes one file of kernels, compiled once an architecture.
+BODIES: dict[str, list[tuple[str, str]]] = {
+    "rows": [("prefill", text) for text in (NORM, ROUTING, GATHER)],
+    "attention": [
+        ("prefill", rope_append("bf16")),
+        ("prefill", attention("bf16", "U")),
+        ("decode", attention("bf16", "T")),
+    ],
+}

@@ -17,6 +17,8 @@ from inferc.codegen.kernels.state import STATE
 from inferc.codegen.kernels.take import TAKE
 from inferc.codegen.kernels.tvm_row import TVM_ROW
 from inferc.codegen.kernels_cuda import attention as cuda_attention
+from inferc.codegen.kernels_cuda import experts as cuda_experts
+from inferc.codegen.kernels_cuda import head_linear as cuda_head_linear
 from inferc.codegen.kernels_cuda import latent_append as cuda_latent_append
 from inferc.codegen.kernels_cuda import linear as cuda_linear
 from inferc.codegen.kernels_cuda import rope_append as cuda_rope_append
@@ -33,6 +35,7 @@ CUDA_KERNELS: tuple[KernelDef, ...] = (
     *cuda_rows.KERNELS, cuda_state.STATE, cuda_linear.LINEAR, cuda_linear.GLU_LINEAR,
     cuda_attention.ATTENTION, cuda_attention.PLAIN_ATTENTION, cuda_latent_append.LATENT_APPEND,
     cuda_rope_append.ROPE_APPEND,
+    cuda_experts.EXPERTS, cuda_head_linear.HEAD_LINEAR,
 )  # fmt: skip
 _OF_KIND = {"cpu": KERNELS, "cuda": CUDA_KERNELS}
 _BY_NAME = {(kind, d.name): d for kind, kernels in _OF_KIND.items() for d in kernels}

@@ -53,10 +53,18 @@ struct TokenFragments {
 
 #if INFERC_DEVICE_CODE
 
-template <class Shape>
+// Tokens `stride` apart; row: the lane's of the first tile. `aligned`: to 16 bytes.
+template <int64_t stride, bool aligned_ = true>
+struct StridedTokens {
+    static constexpr bool aligned = aligned_;
+    const float *row;
+    INFERC_INLINE const float *of(int j) const { return row + 8 * j * stride; }
+};
+
+template <class Shape, bool aligned>
 INFERC_INLINE float4 load_four(const float *row, int k) {
     constexpr int kK = Shape::kK;
-    if constexpr (kK % 4 == 0) {
+    if constexpr (aligned && kK % 4 == 0) {
         if (!Shape::whole_units && k >= kK) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         return *reinterpret_cast<const float4 *>(row + k);
     } else {
@@ -66,15 +74,16 @@ INFERC_INLINE float4 load_four(const float *row, int k) {
     }
 }
 
-// `row`: of the lane's first token; `tokens`: how many there are from the first of all tiles.
-template <class Shape, int T>
-INFERC_INLINE void load_tokens(const float *row, int k, int tokens, int lane, RawTokens<T> &raw) {
+// rows.of(j): the lane's token of tile j; `tokens`: how many there are from the first of all tiles.
+template <class Shape, int T, class Rows>
+INFERC_INLINE void load_tokens(const Rows &rows, int k, int tokens, int lane, RawTokens<T> &raw) {
     const int g = lane / 4, t = lane % 4;
     INFERC_EACH_OF for (int j = 0; j < T; j++)
         INFERC_EACH_OF for (int step = 0; step < 2; step++)
-            raw.of[j][step] = 8 * j + g < tokens
-                                  ? load_four<Shape>(row + 8 * j * Shape::kK, k + 16 * step + 4 * t)
-                                  : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            raw.of[j][step] =
+                8 * j + g < tokens
+                    ? load_four<Shape, Rows::aligned>(rows.of(j), k + 16 * step + 4 * t)
+                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 template <class Shape, int T>

@@ -182,8 +182,8 @@ INFERC_INLINE const uint8_t *opaque(const uint8_t *p) {
 }
 
 // The chunks of a warp.
-template <class Shape, int T>
-INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const float *row, int tokens,
+template <class Shape, int T, class Rows>
+INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const Rows &rows, int tokens,
                                int warp, DecodeSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef DecodePlan<Shape> Plan;
@@ -192,7 +192,7 @@ INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const float *row, 
     constexpr bool scales_again = Plan::record_units >= 4 && (T > 1 || Plan::R * groups >= 32);
     const int lane = ring.lane;
     RawTokens<T> next;
-    load_tokens<Shape>(row, warp * Plan::chunk_k, tokens, lane, next);
+    load_tokens<Shape>(rows, warp * Plan::chunk_k, tokens, lane, next);
     int i = 0;
     INFERC_NO_UNROLL for (int chunk = warp; chunk < Plan::chunks; chunk += Plan::S, i++) {
         const uint8_t *stage = ring.wait(i);
@@ -207,7 +207,7 @@ INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const float *row, 
                 token_fragments<Shape>(next, lane, b);
                 const bool last = rec == records - 1 && u == Plan::record_units - 1;
                 const int ahead = last ? (chunk + Plan::S) * Plan::chunk_k : k + 32;
-                if (ahead < Shape::kK) load_tokens<Shape>(row, ahead, tokens, lane, next);
+                if (ahead < Shape::kK) load_tokens<Shape>(rows, ahead, tokens, lane, next);
                 float x_sum[2][T][4];
                 unit_sums<Shape>(b, x_sum);
                 if constexpr (scales_again)
@@ -253,24 +253,32 @@ INFERC_INLINE void decode_finish(float *shared, const DecodeSums<Shape, T> &sums
     }
 }
 
-// Grid: {tiles of 8 T tokens, Plan::blocks}, Plan::threads threads, DecodeMemory bytes.
-template <class Shape, int T, class Epilogue>
-INFERC_INLINE void gemm_decode(const GemmArgs<Epilogue> &args) {
+// Tiles tile .. tile + R - 1 of the matrix at w, for tokens token .. min(token + 8 T, end) - 1:
+// rows.of(..) says where they are, the epilogue gets their numbers.
+template <class Shape, int T, class Rows, class Epilogue>
+INFERC_INLINE void gemm_decode_tiles(const uint8_t *w, int tile, const Rows &rows, int token,
+                                     int end, const Epilogue &epilogue) {
     typedef DecodePlan<Shape> Plan;
     INFERC_DYNAMIC_SHARED(uint8_t, shared);
     __shared__ uint64_t arrived[Plan::S * Plan::stages];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int tile = blockIdx.y * Plan::R, token = blockIdx.x * 8 * T;
     const WeightRing<Shape> ring = {shared + warp * Plan::stages * WeightRing<Shape>::stage_bytes,
-                                    arrived + warp * Plan::stages,
-                                    args.w + tile * Shape::tile_bytes, Shape::tiles - tile, lane};
+                                    arrived + warp * Plan::stages, w + tile * Shape::tile_bytes,
+                                    Shape::tiles - tile, lane};
     ring.begin();
     INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++) ring.fetch(warp + i * Plan::S, i);
     DecodeSums<Shape, T> sums = {};
-    const float *row = args.x + int64_t(token + lane / 4) * Shape::kK;
-    decode_warp<Shape, T>(ring, row, args.rows - token, warp, sums);
-    decode_finish<Shape, T>(reinterpret_cast<float *>(shared), sums, tile, token, args.rows,
-                            args.epilogue);
+    decode_warp<Shape, T>(ring, rows, end - token, warp, sums);
+    decode_finish<Shape, T>(reinterpret_cast<float *>(shared), sums, tile, token, end, epilogue);
+}
+
+// Grid: {tiles of 8 T tokens, Plan::blocks}.
+template <class Shape, int T, class Epilogue>
+INFERC_INLINE void gemm_decode(const GemmArgs<Epilogue> &args) {
+    const int token = blockIdx.x * 8 * T, lane = threadIdx.x % 32;
+    const StridedTokens<Shape::kK> rows = {args.x + int64_t(token + lane / 4) * Shape::kK};
+    gemm_decode_tiles<Shape, T>(args.w, blockIdx.y * DecodePlan<Shape>::R, rows, token, args.rows,
+                                args.epilogue);
 }
 
 #endif

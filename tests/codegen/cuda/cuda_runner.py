@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from inferc.codegen.cache import Cache, default_root, digest_files
+from inferc.codegen.cuda_build import reached_headers
 from inferc.codegen.cuda_step import CudaStepParams, cuda_kernels
 from inferc.codegen.group import Group, row_shape, tensor
 from inferc.codegen.kernel import KernelOptions
@@ -41,8 +42,9 @@ ORDERS = (0, 3)
 """Fair threads with copies that arrive late; one warp ahead with copies that arrive at once."""
 GUARD = 64
 _FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-shared",
+    "-std=c++17", "-O1", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC",
     "-DINFERC_EMULATION=1", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused",
+    "-fsanitize=alignment,bounds,shift-exponent",  # for emulation_checks.h
 )  # fmt: skip
 _INCLUDE = re.compile(r'^#include "(inferc/[^"]+)"\n', re.M)
 
@@ -59,7 +61,7 @@ def emulated_library(codes: Mapping[str, str], step: str, sm: int) -> ctypes.CDL
 
 def compile_emulated(source: str, sm: int = 80) -> ctypes.CDLL:
     """Compile C++ over the emulation header to a library, cached by content."""
-    headers = digest_files(sorted(INCLUDE.rglob("*.h")) + sorted(INCLUDE.rglob("*.cuh")))
+    headers = digest_files(reached_headers(source))
     flags = (*_FLAGS, f"-DINFERC_SM={sm}", *find_compiler().command)
     key = hashlib.sha256("\0".join([source, headers, *flags]).encode()).hexdigest()
 
@@ -67,12 +69,17 @@ def compile_emulated(source: str, sm: int = 80) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(prefix="inferc-emulated-") as folder:
             path = Path(folder) / "emulated.cpp"
             path.write_text(source)
-            command = [*find_compiler().command, *_FLAGS, f"-DINFERC_SM={sm}", "-I", str(INCLUDE)]
-            command += [str(path), "-o", str(output)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr[:4000]
+            compiler, made = find_compiler().command, path.with_suffix(".o")
+            _run(*compiler, *_FLAGS, f"-DINFERC_SM={sm}", "-I", INCLUDE, "-c", path, "-o", made)
+            # By itself, so that no library of the sanitizers is linked.
+            _run(*compiler, "-shared", made, "-o", output)
 
     return ctypes.CDLL(str(Cache(default_root()).store(key, ".so", make)))
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
 
 
 class StepArgs(ctypes.Structure):

@@ -202,8 +202,16 @@ PLANTED(parting_named_barrier, 128, parting<Parting::named_barrier>)
 // ---- out[128] of in[128], through 512 bytes of dynamic shared memory
 
 enum class Bounds {
-    right, shared_behind, shared_before, global_behind, global_before, unwritten, not_aligned
+    right, shared_behind, shared_before, global_behind, global_before, unwritten,
+    copy_not_aligned, load_not_aligned, array, shift, no_memory, deep
 };
+
+// Deeper than a stack.
+__device__ __noinline__ float descend(const volatile float *x, int depth) {
+    volatile float kept[256];
+    for (int i = 0; i < 256; i++) kept[i] = x[i % 2];
+    return depth == 0 ? kept[0] : descend(kept, depth - 1) + kept[1];
+}
 
 template <Bounds fault>
 INFERC_INLINE void bounds(const TestArgs &args) {
@@ -213,7 +221,15 @@ INFERC_INLINE void bounds(const TestArgs &args) {
     if (fault != Bounds::unwritten || i != 77) held[i] = x;
     if (fault == Bounds::shared_behind && i == 127) held[i + 1] = x;
     if (fault == Bounds::shared_before && i == 0) held[-1] = x;
-    if (fault == Bounds::not_aligned) ptx::cp_async16(held + 1, args.in[0]);
+    if (fault == Bounds::copy_not_aligned) ptx::cp_async16(held + 1, args.in[0]);
+    if (fault == Bounds::load_not_aligned) held[i] = float(reinterpret_cast<const uint4 *>(held + i)->x);
+    if (fault == Bounds::array) {
+        __shared__ float parts[100];
+        parts[i] = x;
+    }
+    if (fault == Bounds::shift && i == 40) held[i] = float(1 << i);
+    if (fault == Bounds::no_memory) held[i] = input<float>(args, 1)[i];
+    if (fault == Bounds::deep) held[i] = descend(input<float>(args, 0), 1000);
     __syncthreads();
     float *out = static_cast<float *>(args.out);
     out[i] = held[i];
@@ -226,4 +242,9 @@ PLANTED(bounds_shared_before, 128, bounds<Bounds::shared_before>)
 PLANTED(bounds_global_behind, 128, bounds<Bounds::global_behind>)
 PLANTED(bounds_global_before, 128, bounds<Bounds::global_before>)
 PLANTED(bounds_unwritten, 128, bounds<Bounds::unwritten>)
-PLANTED(bounds_not_aligned, 128, bounds<Bounds::not_aligned>)
+PLANTED(bounds_copy_not_aligned, 128, bounds<Bounds::copy_not_aligned>)
+PLANTED(bounds_load_not_aligned, 128, bounds<Bounds::load_not_aligned>)
+PLANTED(bounds_array, 128, bounds<Bounds::array>)
+PLANTED(bounds_shift, 128, bounds<Bounds::shift>)
+PLANTED(bounds_no_memory, 128, bounds<Bounds::no_memory>)
+PLANTED(bounds_deep, 128, bounds<Bounds::deep>)

@@ -115,7 +115,16 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("bounds_global_behind", FAIR, WRITTEN),
         ("bounds_global_before", FAIR, WRITTEN),
         ("bounds_unwritten", FAIR, WRONG),
-        ("bounds_not_aligned", FAIR, "not 16-byte aligned"),
+        ("bounds_copy_not_aligned", FAIR, "cp_async16 of addresses that are not 16-byte aligned"),
+        (
+            "bounds_load_not_aligned",
+            FAIR,
+            "thread 1: address .* of 'const .*' is no multiple of 16",
+        ),
+        ("bounds_array", FAIR, "thread 100: index 100 beyond 'float.*' at emulation_faults.cu:"),
+        ("bounds_shift", FAIR, "thread 40: shift of 'int' by 40"),
+        ("bounds_no_memory", FAIR, "thread 0: no memory at address"),
+        ("bounds_deep", FAIR, "thread 0: no memory at address"),
     ],
 )
 def test_planted_faults_are_caught(kernel: str, order: int, said: str) -> None:

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -86,6 +87,7 @@ struct alignas(16) float4 {
 #include "inferc/cuda/emulation_wgmma.h"
 #include "inferc/cuda/emulation_intrinsics.h"
 #if defined(INFERC_EMULATION)
+#include "inferc/cuda/emulation_checks.h"
 #include "inferc/cuda/emulation_launch.h"
 #endif
 #if !defined(__clang__)

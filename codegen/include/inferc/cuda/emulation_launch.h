@@ -111,6 +111,7 @@ inline void block_begin(uint3 index) {
             fiber.warp = &warp;
             fiber.lane = uint8_t(lane), fiber.position = uint8_t(p);
             fiber.returned = false, fiber.registers_fenced = false, fiber.mbarrier = nullptr;
+            fiber.what = nullptr;
             fiber.copies.count = 0, fiber.copies.group = 0;
             warp.position_of[lane] = uint8_t(p);
             fiber_begin(fiber, i * kWarpLanes + p);
@@ -140,7 +141,9 @@ inline void run_block(uint3 index) {
     block_begin(index);
     shared_memory_begin();
     block.current = block.fibers;
+    block.running = true;
     inferc_switch_stack(&block.main_stack_pointer, block.current->stack_pointer);
+    block.running = false;
     if (!block.failed) block_end();
 }
 
@@ -179,6 +182,10 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
     block.threads = {config.threads, 1, 1};
     block.grid = {config.grid[0], config.grid[1], config.grid[2]};
     shared_memory.used = config.shared_bytes;
+#if !defined(__SANITIZE_ADDRESS__)  // its own handler says more
+    SignalState before;
+    catch_signals(before);
+#endif
     uint64_t blocks = uint64_t(config.grid[0]) * config.grid[1] * config.grid[2];
     for (uint64_t i = 0; i < blocks && !block.failed; i++) {
         uint64_t number = block.order & kReversed ? blocks - 1 - i : i;
@@ -186,6 +193,9 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
                    uint32_t(number / config.grid[0] % config.grid[1]),
                    uint32_t(number / config.grid[0] / config.grid[1])});
     }
+#if !defined(__SANITIZE_ADDRESS__)
+    release_signals(before);
+#endif
     if (!block.failed) message[0] = 0;
     return !block.failed;
 }

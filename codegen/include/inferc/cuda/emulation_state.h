@@ -92,6 +92,7 @@ struct Block {
     uint32_t ready;  // warps with a ready position
     uint32_t count, live;
     int order;
+    bool running;     // a fiber runs
     bool failed;      // message says why
     uint3 index, threads, grid;
     void *main_stack_pointer;

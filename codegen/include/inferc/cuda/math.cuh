@@ -6,7 +6,7 @@
 // that uses these begins with INFERC_USE_MATH, which makes them the ones meant.
 #pragma once
 
-#include "platform.cuh"
+#include "inferc/cuda/platform.cuh"
 
 #if !INFERC_DEVICE_CODE || defined(INFERC_EMULATION)
 #include <math.h>

@@ -27,6 +27,7 @@ from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.cuda_build import build_cuda_library, compile_cubins
 from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts
 from inferc.codegen.cuda_static import count_instruction, find_disassembler
+from inferc.codegen.cuda_step import SAMPLING_KERNELS, SAMPLING_UNIT
 from inferc.codegen.cuda_toolchain import CudaCompiler, find_cuda_compiler
 from inferc.codegen.library import Generated
 from inferc.codegen.targets.cuda import ARCHS
@@ -77,6 +78,8 @@ class Table:
             )
             for unit in made.units.by_name.values()
         }  # fmt: skip
+        kernels = tuple(kernel.name for kernel in SAMPLING_KERNELS)
+        expected[SAMPLING_UNIT] = Expected(SAMPLING_UNIT, kernels, {})
         self._read(made, expected)
         self.models[name] = {
             "units": {u.name: _what(u) for u in made.units.by_name.values()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferc.codegen.render import environment
 from inferc.codegen.step import Phase, StepParams
 from inferc.codegen.units import Units
 
@@ -14,6 +15,14 @@ class CudaKernel:
 
     name: str
     unit: str
+
+
+SAMPLING_UNIT = "sampling"
+"""The one kernel file that is the same for every model: `sampling.cu.j2`."""
+SAMPLING_KERNELS = tuple(
+    CudaKernel(f"{SAMPLING_UNIT}_{name}", SAMPLING_UNIT)
+    for name in ("edit", "scan", "settle", "weigh", "limit", "mass", "draw")
+)
 
 
 @dataclass(frozen=True)
@@ -35,10 +44,15 @@ class CudaStepParams:
 def cuda_step(step: StepParams, units: Units) -> CudaStepParams:
     """The same step as launches."""
     return CudaStepParams(
-        tuple(sorted(units.by_name)), cuda_kernels(units), step.step_tokens,
+        tuple(sorted(units.by_name)), (*cuda_kernels(units), *SAMPLING_KERNELS), step.step_tokens,
         step.sequences, step.table_pages, step.weights, step.caches, step.states,
         cuda_scratch_bytes(units), step.phases,
     )  # fmt: skip
+
+
+def sampling_code() -> str:
+    """The kernel file of `SAMPLING_UNIT`."""
+    return environment().get_template(f"{SAMPLING_UNIT}.cu.j2").render()
 
 
 def cuda_kernels(units: Units) -> tuple[CudaKernel, ...]:

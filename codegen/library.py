@@ -9,7 +9,7 @@ from pathlib import Path
 from inferc.codegen.build import Progress, Source, build_library
 from inferc.codegen.cache import Cache
 from inferc.codegen.cuda_build import build_cuda_library
-from inferc.codegen.cuda_step import cuda_step
+from inferc.codegen.cuda_step import SAMPLING_UNIT, cuda_step, sampling_code
 from inferc.codegen.cuda_toolchain import CudaCompiler
 from inferc.codegen.group import Group
 from inferc.codegen.kernel import KernelOptions
@@ -44,6 +44,10 @@ class Generated:
     def sources(self) -> list[Source]:
         """All C++ files, the kernels in order of first use, the step last."""
         sources = [Source(u.file_name, u.source(), u.code) for u in self.units.by_name.values()]
+        if self.options.target.kind == "cuda":
+            code = sampling_code()
+            header = comment("Logits to tokens: the same for every model.") + "\n"
+            sources.append(Source(f"{SAMPLING_UNIT}.cu", header + code, code))
         code = self._step_code()
         calls = ", ".join(f"{len(p.calls)} calls in {p.name}" for p in self.step.phases)
         text = comment(f"The step functions: {calls}.") + "\n" + code

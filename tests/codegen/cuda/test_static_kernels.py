@@ -19,6 +19,7 @@ from inferc.codegen.cache import Cache, default_root, digest_files
 from inferc.codegen.cuda_build import HOST_FLAGS, Cubin, cubin, reached_headers
 from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts
 from inferc.codegen.cuda_static import KernelResources, find_disassembler
+from inferc.codegen.cuda_step import SAMPLING_KERNELS, SAMPLING_UNIT, sampling_code
 from inferc.codegen.cuda_toolchain import find_cuda_compiler
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.registry import choose
@@ -84,6 +85,19 @@ def test_gate(name: str, arch: str) -> None:
     ]
     assert faults(expected, arch, facts, found.messages) == []
     assert set(facts) == {kernel for unit in expected for kernel in unit.kernels}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_gate_of_sampling(arch: str) -> None:
+    code = sampling_code()
+    try:
+        compiler = find_cuda_compiler()
+        made = cubin(Source("sampling.cu", code, code), arch, compiler, Cache(default_root()))
+        facts = kernel_facts(made, arch, find_disassembler())
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    expected = Expected(SAMPLING_UNIT, tuple(kernel.name for kernel in SAMPLING_KERNELS), {})
+    assert faults([expected], arch, facts, made.messages) == []
 
 
 # -- launches, recorded on the CPU

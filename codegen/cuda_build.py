@@ -116,15 +116,19 @@ def cubin(source: Source, arch: str, cuda_compiler: CudaCompiler, cache: Cache) 
 
 
 def reached_headers(code: str, include: Path = INCLUDE) -> list[Path]:
-    """Every header of ours that code reaches, whatever the preprocessor's conditions say."""
+    """Every header of ours that code reaches, whatever the preprocessor's conditions say.
+
+    As a compiler does, a name is looked for beside the file that includes it, then in `include`.
+    """
     found: dict[Path, None] = {}
-    waiting = [code]
+    waiting = [(code, include)]
     while waiting:
-        for name in _INCLUDE.findall(waiting.pop()):
-            path = include / name
-            if path.is_file() and path not in found:
+        text, folder = waiting.pop()
+        for name in _INCLUDE.findall(text):
+            path = next((p for p in (folder / name, include / name) if p.is_file()), None)
+            if path is not None and path not in found:
                 found[path] = None
-                waiting.append(path.read_text(encoding="utf-8"))
+                waiting.append((path.read_text(encoding="utf-8"), path.parent))
     return sorted(found)
 
 

@@ -92,7 +92,8 @@ class Nvrtc:
 
         _check_release(self.version, arch)
         options = [
-            *CUBIN_FLAGS, f"--gpu-architecture={arch}", f"-I{include}", "--ptxas-options=-v",
+            *CUBIN_FLAGS, "--device-as-default-execution-space", f"--gpu-architecture={arch}",
+            f"-I{include}", "--ptxas-options=-v",
         ]  # fmt: skip
         text = source.read_bytes()
         program = _ask(nvrtc.nvrtcCreateProgram(text, source.name.encode(), 0, [], []))

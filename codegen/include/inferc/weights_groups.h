@@ -13,6 +13,13 @@
 
 #include "weights_legacy.h"
 
+// NVRTC refuses an aligned static member ("alignment must also appear on definition").
+#if defined(__CUDACC_RTC__)
+#define INFERC_ALIGNED(bytes)
+#else
+#define INFERC_ALIGNED(bytes) alignas(bytes)
+#endif
+
 namespace inferc {
 inline namespace INFERC_ISA {
 
@@ -104,8 +111,9 @@ struct Codes4 {
     static constexpr bool stored_signed = false, seven_bits = true;
     static constexpr int offset = 0, zero_offset = 0;
     static constexpr int64_t group_bytes = 256;
-    alignas(64) static constexpr float of[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                 8, 9, 10, 11, 12, 13, 14, 15};
+    INFERC_ALIGNED(64)
+    static constexpr float of[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                     8, 9, 10, 11, 12, 13, 14, 15};
     template <class Lanes>
     static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *at, int v) {
         return nibble_quad(lanes, at, v);
@@ -138,10 +146,12 @@ struct E2M1Codes {
     static constexpr bool stored_signed = false, seven_bits = true;
     static constexpr int offset = 12, zero_offset = 0;
     static constexpr int64_t group_bytes = 256;
-    alignas(16) static constexpr uint8_t raised[16] = {12, 13, 14, 15, 16, 18, 20, 24,
-                                                       12, 11, 10, 9,  8,  6,  4,  0};
-    alignas(64) static constexpr float of[16] = {0,   1,  2,  3,  4,  6,  8,  12,
-                                                 -0., -1, -2, -3, -4, -6, -8, -12};
+    INFERC_ALIGNED(16)
+    static constexpr uint8_t raised[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                           12, 11, 10, 9,  8,  6,  4,  0};
+    INFERC_ALIGNED(64)
+    static constexpr float of[16] = {0,   1,  2,  3,  4,  6,  8,  12,
+                                     -0., -1, -2, -3, -4, -6, -8, -12};
     template <class Lanes>
     static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *at, int v) {
         return lanes.look_up_bytes(raised, nibble_quad(lanes, at, v));
@@ -197,28 +207,30 @@ struct Grouped : Codes {
 };
 
 struct NF4Table {
-    alignas(64) static constexpr float of[16] = {-1.0f,
-                                                 -0.6961928009986877f,
-                                                 -0.5250730514526367f,
-                                                 -0.39491748809814453f,
-                                                 -0.28444138169288635f,
-                                                 -0.18477343022823334f,
-                                                 -0.09105003625154495f,
-                                                 0.0f,
-                                                 0.07958029955625534f,
-                                                 0.16093020141124725f,
-                                                 0.24611230194568634f,
-                                                 0.33791524171829224f,
-                                                 0.44070982933044434f,
-                                                 0.5626170039176941f,
-                                                 0.7229568362236023f,
-                                                 1.0f};
+    INFERC_ALIGNED(64)
+    static constexpr float of[16] = {-1.0f,
+                                     -0.6961928009986877f,
+                                     -0.5250730514526367f,
+                                     -0.39491748809814453f,
+                                     -0.28444138169288635f,
+                                     -0.18477343022823334f,
+                                     -0.09105003625154495f,
+                                     0.0f,
+                                     0.07958029955625534f,
+                                     0.16093020141124725f,
+                                     0.24611230194568634f,
+                                     0.33791524171829224f,
+                                     0.44070982933044434f,
+                                     0.5626170039176941f,
+                                     0.7229568362236023f,
+                                     1.0f};
 };
 struct FP4Table {
-    alignas(64) static constexpr float of[16] = {0.0f,       0.0625f / 12,  8.0f / 12,  12.0f / 12,
-                                                 4.0f / 12,  6.0f / 12,     2.0f / 12,  3.0f / 12,
-                                                 -0.0f,      -0.0625f / 12, -8.0f / 12, -12.0f / 12,
-                                                 -4.0f / 12, -6.0f / 12,    -2.0f / 12, -3.0f / 12};
+    INFERC_ALIGNED(64)
+    static constexpr float of[16] = {0.0f,       0.0625f / 12,  8.0f / 12,  12.0f / 12,
+                                     4.0f / 12,  6.0f / 12,     2.0f / 12,  3.0f / 12,
+                                     -0.0f,      -0.0625f / 12, -8.0f / 12, -12.0f / 12,
+                                     -4.0f / 12, -6.0f / 12,    -2.0f / 12, -3.0f / 12};
 };
 
 struct U4_G32 : Grouped<AffineScale<false>, Codes4, 32> {};

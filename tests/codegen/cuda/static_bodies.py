@@ -108,10 +108,16 @@ GATHER = """
 
 # Each becomes one file of kernels, compiled once an architecture.
 BODIES: dict[str, list[tuple[str, str]]] = {
-    "rows": [("prefill", text) for text in (NORM, ROUTING, GATHER)],
+    "rows": [("prefill", text) for text in (EMBEDDING, NORM, ROUTING, GATHER)],
     "attention": [
         ("prefill", rope_append("bf16")),
         ("prefill", attention("bf16", "U")),
         ("decode", attention("bf16", "T")),
+    ],
+    "linear": [
+        ("decode", linear(6144, 4096, "bf16")),
+        ("decode", linear_with_residual("u4b_g128")),
+        ("decode", linear_with_residual("q4_k")),
+        ("decode", glu_linear("bf16")),
     ],
 }

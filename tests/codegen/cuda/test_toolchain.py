@@ -235,7 +235,7 @@ def test_a_failure_ends_the_build(tmp_path: Path) -> None:
 def test_headers_that_are_reached(tmp_path: Path) -> None:
     (tmp_path / "inferc").mkdir()
     for name, text in {
-        "a.cuh": '#include "inferc/b.h"\n', "b.h": '#if X\n#include "inferc/c.h"\n#endif\n',
+        "a.cuh": '#include "b.h"\n', "b.h": '#if X\n#include "inferc/c.h"\n#endif\n',
         "c.h": '  #  include "inferc/a.cuh"\n#include <stdint.h>\n', "other.h": "",
     }.items():  # fmt: skip
         (tmp_path / "inferc" / name).write_text(text)

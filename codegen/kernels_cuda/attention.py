@@ -106,9 +106,10 @@ def _supports_mma(group: Group, options: KernelOptions) -> Answer:
 
 def _smallest_tile_bytes(cache: CacheType) -> int:
     """Shared memory of prefill with 16 keys a tile: `AttentionTiling` in `attention_tiles.cuh`."""
-    rows = 64 if cache.v_dim <= 256 else 32
-    stage = cache.k_dim * 24 + 16 * (0 if cache.v_in_k else cache.v_dim + 8)
-    return 2 * (rows * (cache.k_dim + 8) + 2 * stage + rows * 24) + 16 * rows
+    rows, key_warps = (128, 1) if cache.v_dim <= 128 else (64, 1) if cache.v_dim <= 256 else (32, 4)
+    stage = cache.k_dim * 24 + (0 if cache.v_in_k else 16 * (cache.v_dim + 8))
+    rest = rows * (32 if key_warps == 1 else 48 + 4 * key_warps)
+    return 2 * (rows * (cache.k_dim + 8) + 2 * stage) + rest
 
 
 ATTENTION = replace(

@@ -14,7 +14,7 @@ from inferc.ir.ops.serve import pools_of_keys
 
 DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype("f2")}
 ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-"""Largest relative error of a share that is rounded to a type."""
+"""Largest relative error of what is rounded to a type."""
 STEP_TOKENS, TABLE_PAGES = 128, 70
 Chunk = tuple[int, int, int]  # sequence, first new token, end of the new tokens
 
@@ -144,7 +144,9 @@ class World:
 
         wanted = attend(self.v)
         rounding = 0.0 if s.plain else ROUNDING[s.kv]
-        room = rounding * attend(np.abs(self.v.astype(np.float32))) + 2e-5 * np.abs(wanted) + 5e-6
+        # A share off by d moves the output by d (v - output).
+        room = rounding * (attend(np.abs(self.v.astype(np.float32))) + np.abs(wanted))
+        room += 2e-5 * np.abs(wanted) + 5e-6
         cut = [slice(starts[i], starts[i + 1]) for i in range(len(chunks))]
         return [wanted[c] for c in cut], [room[c] for c in cut]
 

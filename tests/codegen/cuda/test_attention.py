@@ -66,3 +66,33 @@ def test_decode_equals_prefill(
             assert all(np.array_equal(g[0], w[-1]) for g, w in zip(got, whole, strict=True))
     for i in (0, 3):
         assert np.array_equal(world.run(decode[shape], [last[i]])[0][0], whole[i][-1])
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.window], ids=str)
+def test_pages_before_the_window_are_not_touched(
+    shape: Shape, prefill: dict[Shape, CudaUnit], decode: dict[Shape, CudaUnit]
+) -> None:
+    for units, first in ((prefill, 1020), (decode, 1052)):
+        world = World(shape, LENGTHS[:1])
+        whole = world.run(units[shape], [(0, first, 1053)])
+        assert shape.window is not None
+        gone = (first - shape.window + 1) // shape.page
+        world.pages[0][:gone] = [1 << 29] * gone
+        assert equal(world.run(units[shape], [(0, first, 1053)], split=True), whole)
+
+
+LARGE = (
+    Shape(heads=20, kv_heads=1, k_dim=576, v_dim=512, page=16, v_in_k=True, scale=0.06),
+    Shape(heads=2, kv_heads=1, k_dim=256, v_dim=256, page=48, scale=0.1),
+)
+
+
+def test_large_heads() -> None:
+    """With the least shared memory: tiles of 16 keys."""
+    units = [compile_shapes(LARGE, phase, sm=86) for phase in ("prefill", "decode")]
+    for shape in LARGE:
+        world, batch = World(shape, (57, 20)), [(0, 40, 57), (1, 0, 20)]
+        for phase, chunks in zip(units, (batch, [(0, 56, 57), (1, 19, 20)]), strict=True):
+            got = world.run(phase[shape], chunks)
+            for rows, want, most in zip(got, *world.reference(chunks), strict=True):
+                assert (np.abs(rows - want) <= most).all(), np.abs(rows - want).max()

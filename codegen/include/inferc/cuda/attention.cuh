@@ -72,6 +72,17 @@ INFERC_INLINE float fast_exp2(float x) {
 #endif
 }
 
+// 1 / x within 1 unit in the last place, of what is neither tiny nor huge.
+INFERC_INLINE float fast_reciprocal(float x) {
+#if INFERC_HOST_CODE
+    return 1.0f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 // ---- tiles of rows
 
 struct AttentionTile {
@@ -106,8 +117,10 @@ INFERC_INLINE bool find_tile(const AttentionArgs<Shape> &args, int32_t tile, int
             const int32_t first = __shfl_sync(kAllLanes, through - count, owner);
             found.sequence = base + owner;
             found.token = __shfl_sync(kAllLanes, start, owner);
-            found.row = (tile - first) * tile_rows;
-            found.rows = min_of(tile_rows, __shfl_sync(kAllLanes, rows, owner) - found.row);
+            rows = __shfl_sync(kAllLanes, rows, owner);
+            // The last tile, which sees most keys, is the first.
+            found.row = ((rows - 1) / tile_rows - (tile - first)) * tile_rows;
+            found.rows = min_of(tile_rows, rows - found.row);
             return true;
         }
         tile -= all;
@@ -195,7 +208,7 @@ INFERC_INLINE float final_factor(const AttentionArgs<Shape> &args, int32_t head,
     if (Shape::sinks)
         join_states<Shape>(maximum, sum, args.sinks[head] * (kLog2E / score_unit<Shape>()), 1.0f,
                            factor, unused);
-    return factor / sum;
+    return factor * fast_reciprocal(sum);
 }
 
 // ---- partitions

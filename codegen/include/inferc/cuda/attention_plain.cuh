@@ -46,6 +46,7 @@ struct PlainStates {
     float maximum[PlainTile::warp_rows], sum[PlainTile::warp_rows];
 
     INFERC_INLINE void reset() {
+        INFERC_UNROLL
         for (int i = 0; i < PlainTile::warp_rows; i++)
             maximum[i] = minus_infinity(), sum[i] = 0.0f;
     }
@@ -64,6 +65,7 @@ template <class Shape>
 INFERC_INLINE void plain_products(const AttentionArgs<Shape> &args, const AttentionTile &tile,
                                   const KeyRange &keys, int32_t key, const float *q,
                                   float (&acc)[PlainTile::warp_rows]) {
+    INFERC_UNROLL
     for (int i = 0; i < PlainTile::warp_rows; i++) acc[i] = 0.0f;
     if (key < keys.begin || key >= keys.end) return;
     const auto *k = args.k_pool + plain_page(args, tile, key) * Shape::k_dim * Shape::page_tokens +
@@ -87,6 +89,7 @@ INFERC_INLINE void plain_softmax(const AttentionArgs<Shape> &args, const Attenti
     const int32_t key = base + lane;
     float product[PlainTile::warp_rows];
     plain_products(args, tile, keys, key, memory.q + first * Shape::k_dim, product);
+    INFERC_UNROLL
     for (int i = 0; i < PlainTile::warp_rows; i++) {
         const int row = min_of(first + i, int(tile.rows) - 1);
         const int32_t position = args.positions[token_of<Shape>(tile, row)];
@@ -139,9 +142,10 @@ INFERC_INLINE void plain_fold(const AttentionArgs<Shape> &args, const AttentionT
                               int32_t partition, bool first, bool last, const PlainStates &part,
                               PlainStates &total, const PlainMemory<Shape> &memory) {
     const int warp_first = int(threadIdx.x / 32) * PlainTile::warp_rows;
+    INFERC_UNROLL
     for (int i = 0; i < PlainTile::warp_rows; i++) {
         const int row = warp_first + i;
-        if (row >= tile.rows) break;
+        if (row >= tile.rows) continue;
         const int32_t token = token_of<Shape>(tile, row);
         const int32_t head = head_of<Shape>(tile, int(blockIdx.y), row);
         if (args.partials != nullptr) {

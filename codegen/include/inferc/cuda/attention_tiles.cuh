@@ -9,20 +9,24 @@
 
 namespace inferc {
 
+// Most shared memory of a block.
+INFERC_BOTH constexpr int attention_shared_limit(int sm) {
+    return (sm == 86 || sm == 89 || sm >= 120 ? 99 : sm == 80 ? 163 : 227) * 1024;
+}
+
 // Keys of a tile, the same in both phases.
 template <class Shape>
 INFERC_BOTH constexpr int attention_keys(int sm);
 
-template <class Shape_, int RowWarps, int KeyWarps>
+// RowWarps x KeyWarps warps; a warp has RowTiles x 16 rows.
+template <class Shape_, int RowWarps, int RowTiles, int KeyWarps>
 struct AttentionTiling {
     using Shape = Shape_;
     using Element = typename Shape::Element;
     static_assert(Shape::k_dim % 16 == 0 && Shape::v_dim % 16 == 0, "whole matrix instructions");
-    static_assert(4 % KeyWarps == 0, "key groups are four");
 
-    static constexpr int row_warps = RowWarps, key_warps = KeyWarps;
-    static constexpr int rows = 16 * RowWarps, threads = 32 * RowWarps * KeyWarps;
-    static constexpr int stages = 2;
+    static constexpr int row_tiles = RowTiles, key_warps = KeyWarps;
+    static constexpr int rows = 16 * RowWarps * RowTiles, threads = 32 * RowWarps * KeyWarps;
     static constexpr int v_pairs = Shape::v_dim / 16;
     static constexpr int own_v_pairs = (v_pairs + KeyWarps - 1) / KeyWarps;
 
@@ -35,40 +39,42 @@ struct AttentionTiling {
     INFERC_BOTH static constexpr int stage_elements(int keys) {
         return Shape::k_dim * tile_pitch(keys) + (Shape::v_in_k ? 0 : keys * v_pitch);
     }
-    INFERC_BOTH static constexpr int elements(int keys) {
+    INFERC_BOTH static constexpr int elements(int keys, int stages) {
         return rows * q_pitch + stages * stage_elements(keys) +
                (KeyWarps > 1 ? rows * tile_pitch(keys) : 0);
     }
-    INFERC_BOTH static constexpr uint32_t bytes(int keys) {
-        return uint32_t(2 * elements(keys) + (KeyWarps > 1 ? 4 * KeyWarps * rows : 0));
+    INFERC_BOTH static constexpr int bytes(int keys, int stages) {
+        return 2 * elements(keys, stages) + 4 * (KeyWarps > 1 ? KeyWarps * rows : rows * 8);
+    }
+    // Tiles in shared memory. Decode has little to do for each: what counts is how many are under
+    // way, with room for a second block.
+    INFERC_BOTH static constexpr int stages(int sm) {
+        int most = KeyWarps > 1 ? 4 : 2;
+        while (most > 2 && 2 * bytes(attention_keys<Shape>(sm), most) > attention_shared_limit(sm))
+            most--;
+        return most;
     }
     INFERC_BOTH static constexpr uint32_t shared_bytes(int sm) {
-        return bytes(attention_keys<Shape>(sm));
+        return uint32_t(bytes(attention_keys<Shape>(sm), stages(sm)));
     }
 };
 
-// Most shared memory of a block.
-INFERC_BOTH constexpr uint32_t attention_shared_limit(int sm) {
-    return (sm == 86 || sm == 89 || sm >= 120 ? 99u : sm == 80 ? 163u : 227u) * 1024u;
-}
-
-// Row and key warps. Prefill has rows for all warps; 256 columns of v fill a warp's registers.
+// In prefill every warp has rows of its own, two tiles of them while the registers last: whatever
+// is read from shared memory then serves 32 rows. In decode a row tile is one token's heads.
 template <class Shape>
 using PrefillTiling = AttentionTiling<Shape, (Shape::v_dim <= 256 ? 4 : 2),
-                                      (Shape::v_dim <= 256 ? 1 : 4)>;
+                                      (Shape::v_dim <= 128 ? 2 : 1), (Shape::v_dim <= 256 ? 1 : 4)>;
 template <class Shape>
-using DecodeTiling = AttentionTiling<Shape, (AttentionSizes<Shape>::group > 16 ? 2 : 1), 4>;
+using DecodeTiling = AttentionTiling<Shape, (AttentionSizes<Shape>::group > 16 ? 2 : 1), 1, 4>;
 
 // As many as leave room for other blocks, and fit.
 template <class Shape>
 INFERC_BOTH constexpr int attention_keys(int sm) {
     const int dims = Shape::k_dim + (Shape::v_in_k ? 0 : Shape::v_dim);
     int keys = Shape::page_tokens == 48 ? (dims <= 256 ? 48 : 16) : (dims <= 128 ? 64 : 32);
-    const auto fits = [&](int n) {
-        return PrefillTiling<Shape>::bytes(n) <= attention_shared_limit(sm) &&
-               DecodeTiling<Shape>::bytes(n) <= attention_shared_limit(sm);
-    };
-    while (keys > 16 && !fits(keys)) keys = keys == 48 ? 16 : keys / 2;
+    while (keys > 16 && (PrefillTiling<Shape>::bytes(keys, 2) > attention_shared_limit(sm) ||
+                         DecodeTiling<Shape>::bytes(keys, 2) > attention_shared_limit(sm)))
+        keys = keys == 48 ? 16 : keys / 2;
     return keys;
 }
 
@@ -78,6 +84,7 @@ template <class Tiling>
 struct TileMemory {
     using Element = typename Tiling::Element;
     static constexpr int keys = attention_keys<typename Tiling::Shape>(INFERC_SM);
+    static constexpr int stages = Tiling::stages(INFERC_SM);
     static constexpr int pitch = Tiling::tile_pitch(keys);
 
     Element *base;
@@ -88,11 +95,13 @@ struct TileMemory {
         return base + Tiling::rows * Tiling::q_pitch + stage * Tiling::stage_elements(keys);
     }
     INFERC_INLINE Element *v(int stage) const { return k(stage) + Tiling::Shape::k_dim * pitch; }
-    INFERC_INLINE Element *shares() const { return k(Tiling::stages); }  // [rows][pitch]
+    INFERC_INLINE Element *shares() const { return k(stages); }  // [rows][pitch]
     // [key_warps][rows], of key warps that tell each other
     INFERC_INLINE float *exchange() const {
-        return reinterpret_cast<float *>(base + Tiling::elements(keys));
+        return reinterpret_cast<float *>(base + Tiling::elements(keys, stages));
     }
+    // [row_tiles * 4][threads], of a key warp that is alone
+    INFERC_INLINE float *totals() const { return exchange(); }
 };
 
 INFERC_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bf16) {
@@ -112,6 +121,7 @@ INFERC_INLINE void load_queries(const AttentionArgs<typename Tiling::Shape> &arg
                                 const AttentionTile &tile, typename Tiling::Element *to) {
     using Shape = typename Tiling::Shape;
     constexpr int chunks = Shape::k_dim / 4;
+    INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < Tiling::rows * chunks; i += Tiling::threads) {
         const int row = i / chunks, d = i % chunks * 4;
         uint2 packed = {0, 0};
@@ -151,6 +161,7 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
     const int64_t page = any ? page_of(own) : 0;
 
     const auto *k = args.k_pool + page * Shape::k_dim * page_tokens;
+    INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < Shape::k_dim * chunks; i += Tiling::threads) {
         const int d = i / chunks, at = i % chunks * 8;
         ptx::cp_async16(memory.k(stage) + d * pitch + at,
@@ -158,6 +169,7 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
     }
     if (Shape::v_in_k) return;
     constexpr int v_chunks = Shape::v_dim / 8;
+    INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < keys * v_chunks; i += Tiling::threads) {
         const int at = i / v_chunks, e = i % v_chunks * 8;
         const int32_t key = base + at;

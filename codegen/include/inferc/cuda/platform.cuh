@@ -48,6 +48,7 @@ using uintptr_t = unsigned long long;
 #define INFERC_INLINE __device__ __forceinline__
 #define INFERC_BOTH __host__ __device__ __forceinline__
 #define INFERC_UNROLL _Pragma("unroll")
+#define INFERC_UNROLL_BY_2 _Pragma("unroll 2")
 #define INFERC_NO_UNROLL _Pragma("unroll 1")
 // Dynamic shared memory. The swizzles of wgmma need its alignment there; it pads static memory too.
 #if INFERC_SM == 90
@@ -68,6 +69,7 @@ extern __shared__ __align__(128) unsigned char inferc_shared[];
 #else
 #define INFERC_UNROLL _Pragma("GCC unroll 16")
 #endif
+#define INFERC_UNROLL_BY_2
 #define INFERC_NO_UNROLL
 #endif
 

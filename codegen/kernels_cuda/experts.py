@@ -55,5 +55,5 @@ EXPERTS = replace(
     params=_params,
     scratch=_scratch,
     kernels=("_counts", "_places", "_up", "_up_wide", "_down", "_down_wide", "_sum"),
-    instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",), "sm_90a": ("UBLKCP",)},
+    instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",)},
 )

@@ -31,7 +31,7 @@ LINEAR, GLU_LINEAR = (
         params=_params,
         template="linear.cu.j2",
         scratch=lambda group, options: Scratch(),
-        kernels=("_decode8", "_decode32"),
+        kernels=("_decode", "_skinny"),
     )
     for definition in (linear.LINEAR, linear.GLU_LINEAR)
 )

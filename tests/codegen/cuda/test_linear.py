@@ -92,11 +92,8 @@ def check_every_batch(unit, fmt, compute, n, k, rng):
 @pytest.fixture(scope="module")
 def every_format():
     cases = [(fmt, 50 if i % 2 else 24, k_of(fmt)) for i, fmt in enumerate(packing.FORMATS)]
-    units = compile_units([plain(*case) for case in cases], sm=SM_OF_FORMATS)
+    units = compile_units([plain(*case) for case in cases], sm=90)
     return {case[0]: (unit, *case[1:]) for case, unit in zip(cases, units, strict=True)}
-
-
-SM_OF_FORMATS = 80
 
 
 @pytest.mark.parametrize("fmt", packing.FORMATS)
@@ -120,6 +117,13 @@ RESIDUAL = ("q8_0", 50, 320)
 def exact_units():
     texts = [plain(*c) for c in EXACT] + [gated(*c) for c in GATED] + [residual(*RESIDUAL)]
     return compile_units(texts, compute="f32", sm=80)
+
+
+def test_long_rows_by_bulk_copies():
+    """Barriers of stages go through several phases."""
+    units = compile_units([plain(*c) for c in EXACT[:2]], sm=90)
+    for (fmt, n, k), unit in zip(EXACT[:2], units, strict=True):
+        check_every_batch(unit, fmt, "auto", n, k, np.random.default_rng(2))
 
 
 @pytest.mark.parametrize("case", range(len(EXACT)))

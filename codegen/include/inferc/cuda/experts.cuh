@@ -47,6 +47,9 @@ struct GatheredTokens {
     static constexpr bool aligned = true;
     const float *row[T];
     INFERC_INLINE const float *of(int j) const { return row[j]; }
+    INFERC_INLINE void advance(int k) {
+        INFERC_EACH_OF for (int j = 0; j < T; j++) row[j] += k;
+    }
 };
 
 // h = Gate(gate + gate_bias, up + up_bias) of an entry; without a gate it gets up twice.

@@ -53,37 +53,41 @@ struct TokenFragments {
 
 #if INFERC_DEVICE_CODE
 
-// Tokens `stride` apart; row: the lane's of the first tile. `aligned`: to 16 bytes.
+// Where x of tokens is, each `stride` from the next: of the lane's token of each tile. `aligned`: to
+// 16 bytes.
 template <int64_t stride, bool aligned_ = true>
 struct StridedTokens {
     static constexpr bool aligned = aligned_;
     const float *row;
     INFERC_INLINE const float *of(int j) const { return row + 8 * j * stride; }
+    INFERC_INLINE void advance(int k) { row += k; }
 };
 
+// x[k .. k + 3] of the row whose x[k] is at `at`.
 template <class Shape, bool aligned>
-INFERC_INLINE float4 load_four(const float *row, int k) {
+INFERC_INLINE float4 load_four(const float *at, int k) {
     constexpr int kK = Shape::kK;
     if constexpr (aligned && kK % 4 == 0) {
         if (!Shape::whole_units && k >= kK) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        return *reinterpret_cast<const float4 *>(row + k);
+        return *reinterpret_cast<const float4 *>(at);
     } else {
         float of[4];
-        INFERC_EACH_OF for (int i = 0; i < 4; i++) of[i] = k + i < kK ? row[k + i] : 0.0f;
+        INFERC_EACH_OF for (int i = 0; i < 4; i++) of[i] = k + i < kK ? at[i] : 0.0f;
         return make_float4(of[0], of[1], of[2], of[3]);
     }
 }
 
-// rows.of(j): the lane's token of tile j; `tokens`: how many there are from the first of all tiles.
-template <class Shape, int T, class Rows>
-INFERC_INLINE void load_tokens(const Rows &rows, int k, int tokens, int lane, RawTokens<T> &raw) {
+// The lane's share of 32 k from k on. x.of(j) + ahead: x[k + 4t] of its token of tile j; `tokens`:
+// how many there are from the first of all tiles. What is no token stays as it is: zeros.
+template <class Shape, int T, class Tokens>
+INFERC_INLINE void load_tokens(const Tokens &x, int ahead, int k, int tokens, int lane,
+                               RawTokens<T> &raw) {
     const int g = lane / 4, t = lane % 4;
     INFERC_EACH_OF for (int j = 0; j < T; j++)
         INFERC_EACH_OF for (int step = 0; step < 2; step++)
-            raw.of[j][step] =
-                8 * j + g < tokens
-                    ? load_four<Shape, Rows::aligned>(rows.of(j), k + 16 * step + 4 * t)
-                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (8 * j + g < tokens)
+                raw.of[j][step] = load_four<Shape, Tokens::aligned>(x.of(j) + ahead + 16 * step,
+                                                                    k + 16 * step + 4 * t);
 }
 
 template <class Shape, int T>

@@ -14,8 +14,6 @@
 
 namespace inferc {
 
-#define INFERC_BULK_COPIES 0
-
 constexpr int kRingBytes = 46 * 1024;  // of a block: four blocks a multiprocessor of 228 KB
 constexpr int kChunkBytes = 2304;      // of a tile, unless a record is larger
 constexpr int kManyTiles = 1056;       // from here on a block of two tiles fills a large GPU too
@@ -29,13 +27,17 @@ struct DecodePlan {
     static constexpr int chunk_k = chunk_records * record_k<W>();
     static constexpr int chunks = ceil_div(Shape::kK, chunk_k);
     // Tiles of a block: both of a pair, or two where a block of one would be one of very many.
-    static constexpr bool two = Shape::tiles >= kManyTiles && record_units == 1;
+    static constexpr bool two = Shape::tiles >= kManyTiles && record_units <= 4;
     static constexpr int R = Shape::kPair || two ? 2 : 1;
     // Warps that share k: more where blocks are few, as far as two stages of all fit.
     static constexpr bool many = Shape::tiles >= kManyTiles || 8 * 2 * R * chunk_bytes > kRingBytes;
     static constexpr int S = min_of(many ? 4 : 8, chunks);
     static constexpr int stages = max_of(2, min_of(4, kRingBytes / (S * R * chunk_bytes)));
     static constexpr int threads = 32 * S;
+    // Blocks a multiprocessor that registers are to allow: 128 a thread.
+    static constexpr int resident = 512 / threads;
+    // Tiles of 8 tokens of a block where there are many: sums of them have to fit into registers.
+    static constexpr int wide = record_units == 8 ? 2 : 4;
     static constexpr int blocks = ceil_div(Shape::tiles, R);
 };
 
@@ -62,7 +64,7 @@ struct WeightRing {
     int lane;
 
     INFERC_INLINE void begin() const {
-#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+#if INFERC_SM >= 90
         if (lane == 0) {
             INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++)
                 ptx::mbarrier_init(arrived + i, 1);
@@ -78,7 +80,7 @@ struct WeightRing {
         const int bytes =
             any ? int(min_of(int64_t(Plan::chunk_bytes), Shape::tile_bytes - from)) : 0;
         uint8_t *stage = stages + i % Plan::stages * stage_bytes;
-#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+#if INFERC_SM >= 90
         if (any && lane == 0) {
             uint64_t *bar = arrived + i % Plan::stages;
             ptx::mbarrier_expect_bytes(bar, Plan::R * bytes);
@@ -94,7 +96,7 @@ struct WeightRing {
     }
     // The i-th chunk of the warp, once it is there.
     INFERC_INLINE const uint8_t *wait(int i) const {
-#if INFERC_SM >= 90 && INFERC_BULK_COPIES
+#if INFERC_SM >= 90
         ptx::mbarrier_wait(arrived + i % Plan::stages, i / Plan::stages & 1);
 #else
         ptx::cp_async_wait<Plan::stages - 1>();
@@ -108,58 +110,63 @@ struct WeightRing {
     }
 };
 
+// Totals, and sums under way: of a group, and of x in it.
 template <class Shape, int T>
 struct DecodeSums {
     float of[DecodePlan<Shape>::R][T][4];
+    float part[DecodePlan<Shape>::R][T][4];
+    float x[2][T][4];
 };
 
-// 32 k of a record: unit `u` of it, k `k`.
+template <int T>
+INFERC_INLINE void set_zero(float (&sums)[T][4]) {
+    INFERC_EACH_OF for (int j = 0; j < T; j++)
+        INFERC_EACH_OF for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
+}
+
+// Tile r of 32 k of a record: unit u of it, `k` from the first.
 template <class Shape, int T>
-INFERC_INLINE void decode_unit(const uint8_t *stage, int u, int k, int lane,
-                               const TokenFragments<T, Shape::x_terms> &b,
-                               const RowFloats *scale, const RowFloats *minimum, int r,
-                               const float (&x_sum)[2][T][4], DecodeSums<Shape, T> &sums) {
+INFERC_INLINE void decode_unit(const uint8_t *record, int u, int k, int lane,
+                               const TokenFragments<T, Shape::x_terms> &b, const RowFloats *scale,
+                               const RowFloats *minimum, int r, DecodeSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef typename Shape::F F;
+    // Steps of 16, and units, that share a scale.
+    constexpr bool apart = group_k<W>() == 16;
+    constexpr int fold = one_scale<W>() ? record_k<W>() / 32 : 1;
     uint32_t a[2][F::terms][4];
     INFERC_EACH_OF for (int step = 0; step < 2; step++) {
-        load_fragment<W>(stage, u, step, lane, a[step]);
+        load_fragment<W>(record, u, step, lane, a[step]);
         if constexpr (kDense<W> && !Shape::whole_units)
             mask_fragment<Shape>(k + 16 * step, lane, a[step]);
     }
-    INFERC_EACH_OF for (int j = 0; j < T; j++) {
-        if constexpr (!F::scaled) {
-            INFERC_EACH_OF for (int step = 0; step < 2; step++)
-                multiply_terms(sums.of[r][j], a[step], b.of[j][step]);
-        } else if constexpr (group_k<W>() == 16) {
-            INFERC_EACH_OF for (int step = 0; step < 2; step++) {
-                float part[4] = {};
-                multiply_terms(part, a[step], b.of[j][step]);
-                add_scaled(sums.of[r][j], scale[2 * u + step], part);
-                if constexpr (has_minimum<W>())
-                    add_scaled(sums.of[r][j], minimum[2 * u + step], x_sum[step][j]);
-            }
-        } else {
-            float part[4] = {};
-            INFERC_EACH_OF for (int step = 0; step < 2; step++)
-                multiply_terms(part, a[step], b.of[j][step]);
-            add_scaled(sums.of[r][j], scale[u], part);
-            if constexpr (has_minimum<W>()) add_scaled(sums.of[r][j], minimum[u], x_sum[0][j]);
+    INFERC_EACH_OF for (int step = 0; step < 2; step++) {
+        if (F::scaled && (apart || (step == 0 && u % fold == 0))) set_zero(sums.part[r]);
+        INFERC_EACH_OF for (int j = 0; j < T; j++)
+            multiply_terms(F::scaled ? sums.part[r][j] : sums.of[r][j], a[step], b.of[j][step]);
+        if (!F::scaled || !(apart || (step == 1 && u % fold == fold - 1))) continue;
+        const int group = apart ? 2 * u + step : u;
+        INFERC_EACH_OF for (int j = 0; j < T; j++) {
+            add_scaled(sums.of[r][j], scale[group], sums.part[r][j]);
+            if constexpr (has_minimum<W>())
+                add_scaled(sums.of[r][j], minimum[group], sums.x[apart ? step : 0][j]);
         }
     }
 }
 
-// Sums of x over a unit: of each step where groups are of 16, or of both.
+// Sums of x over a unit, of its steps apart where groups are of 16.
 template <class Shape, int T>
-INFERC_INLINE void unit_sums(const TokenFragments<T, Shape::x_terms> &b, float (&x_sum)[2][T][4]) {
-    if constexpr (has_minimum<typename Shape::W>()) {
-        constexpr bool apart = group_k<typename Shape::W>() == 16;
-        INFERC_EACH_OF for (int j = 0; j < T; j++)
-            INFERC_EACH_OF for (int step = 0; step < 2; step++) {
-                if (apart || step == 0)
-                    INFERC_EACH_OF for (int i = 0; i < 4; i++) x_sum[step][j][i] = 0.0f;
-                sum_tokens(x_sum[apart ? step : 0][j], b.of[j][step]);
-            }
+INFERC_INLINE void add_tokens(const TokenFragments<T, Shape::x_terms> &b, int u,
+                              DecodeSums<Shape, T> &sums) {
+    typedef typename Shape::W W;
+    if constexpr (has_minimum<W>()) {
+        constexpr bool apart = group_k<W>() == 16;
+        constexpr int fold = one_scale<W>() ? record_k<W>() / 32 : 1;
+        INFERC_EACH_OF for (int step = 0; step < 2; step++) {
+            auto &x = sums.x[apart ? step : 0];
+            if (apart || (step == 0 && u % fold == 0)) set_zero(x);
+            INFERC_EACH_OF for (int j = 0; j < T; j++) sum_tokens(x[j], b.of[j][step]);
+        }
     }
 }
 
@@ -181,42 +188,49 @@ INFERC_INLINE const uint8_t *opaque(const uint8_t *p) {
     return p;
 }
 
-// The chunks of a warp.
-template <class Shape, int T, class Rows>
-INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, const Rows &rows, int tokens,
-                               int warp, DecodeSums<Shape, T> &sums) {
+// The chunks of a warp. x.of(j): the row of the lane's token of tile j.
+template <class Shape, int T, class Tokens>
+INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, Tokens x, int tokens, int warp,
+                               DecodeSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef DecodePlan<Shape> Plan;
     constexpr int groups = record_k<W>() / group_k<W>(), all = ceil_div(Shape::kK, record_k<W>());
+    constexpr bool even = Shape::kK % Plan::chunk_k == 0;
+    constexpr int at_once = even && T == 1 ? Plan::chunk_records : 1;
     // The scales of a whole record, beside many sums, do not fit into registers.
     constexpr bool scales_again = Plan::record_units >= 4 && (T > 1 || Plan::R * groups >= 32);
     const int lane = ring.lane;
-    RawTokens<T> next;
-    load_tokens<Shape>(rows, warp * Plan::chunk_k, tokens, lane, next);
+    RawTokens<T> next = {};
+    x.advance(warp * Plan::chunk_k + 4 * (lane % 4));
+    load_tokens<Shape>(x, 0, warp * Plan::chunk_k, tokens, lane, next);
     int i = 0;
     INFERC_NO_UNROLL for (int chunk = warp; chunk < Plan::chunks; chunk += Plan::S, i++) {
         const uint8_t *stage = ring.wait(i);
-        const int records = min_of(Plan::chunk_records, all - chunk * Plan::chunk_records);
-        INFERC_NO_UNROLL for (int rec = 0; rec < records; rec++, stage += Plan::record) {
+        const int records =
+            even ? Plan::chunk_records
+                 : min_of(Plan::chunk_records, all - chunk * Plan::chunk_records);
+        INFERC_UNROLL_BY(at_once) for (int rec = 0; rec < records; rec++, stage += Plan::record) {
             RowFloats scale[Plan::R][groups], minimum[Plan::R][groups];
             if constexpr (Shape::F::scaled && !scales_again)
                 load_scales<Shape>(stage, lane, scale, minimum);
             INFERC_EACH_OF for (int u = 0; u < Plan::record_units; u++) {
-                const int k = chunk * Plan::chunk_k + 32 * (rec * Plan::record_units + u);
+                const int done = 32 * (rec * Plan::record_units + u);
+                const int k = chunk * Plan::chunk_k + done;
                 TokenFragments<T, Shape::x_terms> b;
                 token_fragments<Shape>(next, lane, b);
                 const bool last = rec == records - 1 && u == Plan::record_units - 1;
-                const int ahead = last ? (chunk + Plan::S) * Plan::chunk_k : k + 32;
-                if (ahead < Shape::kK) load_tokens<Shape>(rows, ahead, tokens, lane, next);
-                float x_sum[2][T][4];
-                unit_sums<Shape>(b, x_sum);
+                const int ahead = last ? Plan::S * Plan::chunk_k : done + 32;
+                if ((even && !last) || ahead - done + k < Shape::kK)
+                    load_tokens<Shape>(x, ahead, ahead - done + k, tokens, lane, next);
+                add_tokens<Shape>(b, u, sums);
                 if constexpr (scales_again)
                     load_scales<Shape>(opaque(stage), lane, scale, minimum);
                 INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
                     decode_unit<Shape, T>(stage + r * Plan::chunk_bytes, u, k, lane, b, scale[r],
-                                          minimum[r], r, x_sum, sums);
+                                          minimum[r], r, sums);
             }
         }
+        x.advance(Plan::S * Plan::chunk_k);
         __syncwarp();
         ring.fetch(chunk + Plan::stages * Plan::S, i + Plan::stages);
     }
@@ -254,30 +268,32 @@ INFERC_INLINE void decode_finish(float *shared, const DecodeSums<Shape, T> &sums
 }
 
 // Tiles tile .. tile + R - 1 of the matrix at w, for tokens token .. min(token + 8 T, end) - 1:
-// rows.of(..) says where they are, the epilogue gets their numbers.
-template <class Shape, int T, class Rows, class Epilogue>
-INFERC_INLINE void gemm_decode_tiles(const uint8_t *w, int tile, const Rows &rows, int token,
+// x.of(..) says where they are, the epilogue gets their numbers.
+template <class Shape, int T, class Tokens, class Epilogue>
+INFERC_INLINE void gemm_decode_tiles(const uint8_t *w, int tile, const Tokens &x, int token,
                                      int end, const Epilogue &epilogue) {
     typedef DecodePlan<Shape> Plan;
     INFERC_DYNAMIC_SHARED(uint8_t, shared);
     __shared__ uint64_t arrived[Plan::S * Plan::stages];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    // From one lane: then the compiler knows that it is the same in all of them.
+    const int warp = __shfl_sync(kAllLanes, int(threadIdx.x) / 32, 0);
     const WeightRing<Shape> ring = {shared + warp * Plan::stages * WeightRing<Shape>::stage_bytes,
                                     arrived + warp * Plan::stages, w + tile * Shape::tile_bytes,
                                     Shape::tiles - tile, lane};
     ring.begin();
     INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++) ring.fetch(warp + i * Plan::S, i);
     DecodeSums<Shape, T> sums = {};
-    decode_warp<Shape, T>(ring, rows, end - token, warp, sums);
+    decode_warp<Shape, T>(ring, x, end - token, warp, sums);
     decode_finish<Shape, T>(reinterpret_cast<float *>(shared), sums, tile, token, end, epilogue);
 }
 
-// Grid: {tiles of 8 T tokens, Plan::blocks}.
+// Grid: {tiles of 8 T tokens, Plan::blocks}, Plan::threads threads, DecodeMemory bytes.
 template <class Shape, int T, class Epilogue>
 INFERC_INLINE void gemm_decode(const GemmArgs<Epilogue> &args) {
     const int token = blockIdx.x * 8 * T, lane = threadIdx.x % 32;
-    const StridedTokens<Shape::kK> rows = {args.x + int64_t(token + lane / 4) * Shape::kK};
-    gemm_decode_tiles<Shape, T>(args.w, blockIdx.y * DecodePlan<Shape>::R, rows, token, args.rows,
+    const StridedTokens<Shape::kK> x = {args.x + int64_t(token + lane / 4) * Shape::kK};
+    gemm_decode_tiles<Shape, T>(args.w, blockIdx.y * DecodePlan<Shape>::R, x, token, args.rows,
                                 args.epilogue);
 }
 

@@ -43,6 +43,8 @@ constexpr bool kDense = kSame<W, F32> || kSame<W, F16> || kSame<W, BF16> || kSam
 // conflicts that need not be.
 enum class Order { kNatural, kBytes, kPairs };
 
+constexpr uint32_t kOnes = 0x3f803f80u, kMinusZeros = 0x80008000u;
+
 // a b + c of two bf16 each, rounded once.
 INFERC_INLINE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 #if defined(__CUDACC__)
@@ -52,6 +54,17 @@ INFERC_INLINE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 #else
     return pack_bf16(low_bf16(a) * low_bf16(b) + low_bf16(c),
                      high_bf16(a) * high_bf16(b) + high_bf16(c));
+#endif
+}
+
+// a + c of two bf16 each.
+INFERC_INLINE uint32_t add_bf16x2(uint32_t a, uint32_t c) {
+#if defined(__CUDACC__) && INFERC_SM >= 90
+    uint32_t d;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(c));
+    return d;
+#else
+    return fma_bf16x2(a, kOnes, c);
 #endif
 }
 
@@ -65,18 +78,21 @@ INFERC_INLINE void split_bf16(float low, float high, uint32_t (&out)[terms]) {
     }
 }
 
-constexpr uint32_t kOnes = 0x3f803f80u, kMinusZeros = 0x80008000u;
-
-// Bytes 0 and 2 of a word as two bf16. `offset` is taken off; 8-bit integers have a sign instead.
-template <int offset, bool has_sign>
+// Bytes 0 and 2 of a word (or 1 and 3: `upper`) as two bf16. Signed bytes; or such below 128, of
+// which `offset` is taken off.
+template <int offset, bool has_sign, bool upper>
 INFERC_INLINE uint32_t bytes_to_bf16(uint32_t word) {
-    // 128 + the low seven bits; less 128, or less 256 where the sign is set.
-    const uint32_t raised = (word & 0x007f007fu) | 0x43004300u;
-    if constexpr (has_sign)
-        return fma_bf16x2(raised, kOnes, (word & 0x00800080u) | 0xc300c300u);
-    // Below 128 + 64 a bf16 counts by ones.
-    constexpr uint32_t less = 0xc300u + offset;
-    return fma_bf16x2(raised, kOnes, less << 16 | less);
+    if constexpr (has_sign) {
+        // 128 + the low seven bits; less 128, or less 256 where the sign is set.
+        if (upper) word >>= 8;
+        return add_bf16x2((word & 0x007f007fu) | 0x43004300u,
+                          (word & 0x00800080u) | 0xc300c300u);
+    } else {
+        // 128 + the byte; up to 256 a bf16 counts by ones.
+        constexpr uint32_t less = 0xc300u + offset;
+        return add_bf16x2(__byte_perm(word, 0x43434343u, upper ? 0x4341 : 0x4240),
+                          less << 16 | less);
+    }
 }
 
 // f8e4m3 in bits 0-7 and 16-23 (low), or 8-15 and 24-31: exponents are 120 less than a bf16's.
@@ -155,6 +171,11 @@ INFERC_BOTH constexpr int group_k() {
         return 32;
     else
         return W::group;
+}
+// Whether all groups of a record have the scale of the record.
+template <class W>
+INFERC_BOTH constexpr bool one_scale() {
+    return !kDense<W> && group_k<W>() == 32 && record_k<W>() <= 128;
 }
 template <class W>
 INFERC_BOTH constexpr bool has_minimum() {
@@ -245,10 +266,10 @@ INFERC_INLINE void block_fragment(const uint8_t *record, int group, int v, int p
     } else {
         const RowWords q = W::quad(RowPair{pair}, record, group, v);
         constexpr int offset = W::stored_signed ? 0 : W::offset;
-        a[0][0] = bytes_to_bf16<offset, W::stored_signed>(q.low);
-        a[0][1] = bytes_to_bf16<offset, W::stored_signed>(q.high);
-        a[0][2] = bytes_to_bf16<offset, W::stored_signed>(q.low >> 8);
-        a[0][3] = bytes_to_bf16<offset, W::stored_signed>(q.high >> 8);
+        a[0][0] = bytes_to_bf16<offset, W::stored_signed, false>(q.low);
+        a[0][1] = bytes_to_bf16<offset, W::stored_signed, false>(q.high);
+        a[0][2] = bytes_to_bf16<offset, W::stored_signed, true>(q.low);
+        a[0][3] = bytes_to_bf16<offset, W::stored_signed, true>(q.high);
     }
 }
 

@@ -6,10 +6,14 @@
 
 #define INFERC_ISA rows_in_pairs
 // Loops over what must live in registers: unrolled on a GPU. The emulation compiles faster without.
+// INFERC_UNROLL_BY takes a constant of the function.
 #if defined(__CUDACC__)
 #define INFERC_EACH_OF INFERC_UNROLL
+#define INFERC_PRAGMA(text) _Pragma(#text)
+#define INFERC_UNROLL_BY(count) INFERC_PRAGMA(unroll count)
 #else
 #define INFERC_EACH_OF
+#define INFERC_UNROLL_BY(count)
 #endif
 #include "inferc/weights_words.h"
 

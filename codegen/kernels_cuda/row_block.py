@@ -22,7 +22,10 @@ _REGISTERS, _OTHER_REGISTERS = 65536, 16
 
 @dataclass(frozen=True)
 class RowBlockParams:
-    """Variables of `row_block.cu.j2`; `by_row`: operands that have a row each."""
+    """Variables of `row_block.cu.j2`.
+
+    `by_row`: operands that have a row each; `early`: parameters, read before the kernel ahead ends.
+    """
 
     name: str
     width: int
@@ -31,6 +34,7 @@ class RowBlockParams:
     rows: int
     parts: int
     by_row: tuple[int, ...]
+    early: tuple[int, ...]
     loads: tuple[Load, ...]
     reductions: tuple[Reduction, ...]
     lines: tuple[Line, ...]
@@ -52,9 +56,10 @@ def _params(group: Group, options: KernelOptions, name: str) -> RowBlockParams:
     wanted = arrays * items * _COLUMNS + _OTHER_REGISTERS
     if wanted * threads * rows > _REGISTERS:
         raise Unprintable(f"{arrays} rows of {plain.width} elements want {wanted} registers")
-    by_row = (a.index for a in group.body.args if has_rows(a.type))
+    by_row = tuple(a.index for a in group.body.args if has_rows(a.type))
+    early = tuple(a.index for a in group.body.args if group.is_weight(a))
     return RowBlockParams(
-        name, plain.width, threads, items, rows, parts, tuple(by_row), plain.loads,
+        name, plain.width, threads, items, rows, parts, by_row, early, plain.loads,
         plain.reductions, plain.lines, plain.stores,
     )  # fmt: skip
 

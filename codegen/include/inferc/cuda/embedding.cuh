@@ -1,6 +1,7 @@
 // Rows of a table by number, from a table as stored or as packed for matrix products (n16).
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/math.cuh"
 #include "inferc/cuda/weights.cuh"
 

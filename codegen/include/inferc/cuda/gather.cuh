@@ -1,7 +1,7 @@
 // Rows by number.
 #pragma once
 
-#include "inferc/cuda/platform.cuh"
+#include "inferc/cuda/dependent.cuh"
 
 namespace inferc {
 
@@ -17,6 +17,7 @@ struct GatherArgs {
 #if INFERC_DEVICE_CODE
 // A block a row.
 INFERC_INLINE void gather_rows(const GatherArgs &args) {
+    begin_dependent();
     const float *from = args.x + int64_t(args.indices[blockIdx.x]) * args.width;
     float *to = args.y + int64_t(blockIdx.x) * args.width;
     for (int32_t i = threadIdx.x; i < args.width; i += kGatherThreads) to[i] = from[i];

@@ -1,7 +1,7 @@
 // Cosines and sines of positions.
 #pragma once
 
-#include "inferc/cuda/platform.cuh"
+#include "inferc/cuda/dependent.cuh"
 
 namespace inferc {
 
@@ -42,6 +42,7 @@ INFERC_INLINE void sin_cos(float angle, float *sine, float *cosine) {
 // (attention factor of yarn and longrope). A thread an angle.
 template <int half>
 INFERC_INLINE void rope_table(const RopeTableArgs &args, const float (&inv_freq)[half], float scale) {
+    begin_dependent();
     const int64_t at = int64_t(blockIdx.x) * kRopeTableThreads + threadIdx.x;
     if (at >= args.tokens * half) return;
     float sine, cosine;

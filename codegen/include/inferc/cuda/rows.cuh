@@ -1,6 +1,7 @@
 // What generated row kernels are made of: selection within a row, and rows in registers.
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/math.cuh"
 
 namespace inferc {

@@ -1,7 +1,7 @@
 // Columns by number, the same of each row.
 #pragma once
 
-#include "inferc/cuda/platform.cuh"
+#include "inferc/cuda/dependent.cuh"
 
 namespace inferc {
 
@@ -16,6 +16,7 @@ struct TakeArgs {
 // A thread an element. Rows are a few kilobytes, so that reads out of order hit the first cache.
 template <int width, int count>
 INFERC_INLINE void take_columns(const TakeArgs &args) {
+    begin_dependent();
     constexpr int kParts = ceil_div(count, kTakeThreads);
     const int64_t row = blockIdx.x / kParts;
     const int column = int(blockIdx.x % kParts * kTakeThreads + threadIdx.x);

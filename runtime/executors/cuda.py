@@ -18,6 +18,7 @@ from inferc.runtime.executors.cuda_inputs import PackedInputs, PackedStep
 from inferc.runtime.executors.cuda_library import CudaContext, CudaStepLibrary, StepLaunchError
 from inferc.runtime.executors.cuda_memory import device_plan
 from inferc.runtime.executors.cuda_options import CudaOptions
+from inferc.runtime.executors.memory import Bytes
 from inferc.runtime.executors.nvtx import MarkedLauncher, modules_of_unit, ranges
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
@@ -112,6 +113,11 @@ class CudaExecutor:
                 self._device.download(host, self._buffers.logits)
             self._device.synchronize()
         return host.view(np.float32).reshape(step.logit_rows, self._vocab_size)
+
+    def overwrite_weights(self, pattern: Bytes) -> None:
+        """Put other bytes, again and again, in place of all weights: for measuring without any."""
+        self._device.attach()
+        self._buffers.overwrite_weights(pattern)
 
     def copy_bandwidth(self) -> float:
         """Bytes a second that a copy within the device reads and writes, measured now."""

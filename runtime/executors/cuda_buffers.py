@@ -30,11 +30,13 @@ class DeviceBuffers:
         budget: the KV pages that sequences can have.
         spare_page: a page beyond them.
         weights: host array of an address a weight; so are `caches` (two a cache) and `states`.
+        weights_bytes: size of each weight.
     """
 
     device: Device
     budget: KvBudget
     weights: Any
+    weights_bytes: tuple[int, ...]
     caches: Any
     states: Any
     arena: int
@@ -56,6 +58,17 @@ class DeviceBuffers:
             states=ctypes.addressof(self.states),
             arena=self.arena,
         )
+
+    def overwrite_weights(self, pattern: Bytes) -> None:
+        """Fill every weight with a pattern."""
+        source = self.device.pinned(len(pattern), "a pattern")
+        source[:] = pattern
+        for address, nbytes in zip(self.weights, self.weights_bytes, strict=False):
+            for start in range(0, nbytes, len(source)):
+                part = source[: min(nbytes - start, len(source))]
+                self.device.upload(address + start, part)
+        self.device.synchronize()
+        self.device.unpin(source)
 
     def ensure_logits(self, nbytes: int) -> bool:
         """Room for so many bytes of logits; True if they have another address now.
@@ -103,6 +116,7 @@ def _allocate(
         device=device,
         budget=budget,
         weights=address_array(upload_weights(device, folder, manifest)),
+        weights_bytes=tuple(tensor.nbytes for tensor in manifest.weights.tensors),
         caches=address_array(_allocate_pools(device, manifest.kv, budget.pages + 1)),
         states=address_array(_allocate_states(device, manifest)),
         arena=device.allocate(plan.arena, "the arena"),

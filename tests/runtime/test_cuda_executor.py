@@ -133,6 +133,18 @@ def test_weights_arrive_through_small_buffers(
     assert not device.host and max(device.copies) <= 100
 
 
+def test_weights_can_be_overwritten(open_engine: Open) -> None:
+    device = EmulatedDevice()
+    engine = open_engine(device)
+    executor = engine.executor
+    assert isinstance(executor, CudaExecutor)
+    before = engine.logits([1, 2, 3]).copy()
+    executor.overwrite_weights(np.array([9, 8, 7], np.uint8))
+    assert not np.array_equal(engine.logits([1, 2, 3]), before)
+    weights = next(iter(device.memory.values()))[256:-256]  # the file's 64 bytes of header first
+    assert weights[64:80].tolist() == [9, 8, 7] * 5 + [9]
+
+
 def test_devices() -> None:
     assert (parse_device("cpu").kind, parse_device("cuda").index) == ("cpu", 0)
     assert (parse_device("cuda:12").kind, parse_device("cuda:12").index) == ("cuda", 12)

@@ -1,0 +1,165 @@
+"""inferc's own figures: steps of given sizes by the executor, a mixed load by the engine.
+
+Run as a process of its own: `python -m bench.gpu.ours ARTIFACT JSON`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.gpu.workloads import PAGE_TOKENS, STEP_TOKENS, Model, Workload, mixed_requests
+
+if TYPE_CHECKING:
+    from inferc.runtime.engine import Engine
+    from inferc.runtime.plan import Plan
+
+WARM_STEPS, STEPS = 3, 20
+
+
+def compile_model(model: Model, scratch: Path, target: str, workloads: Sequence[Workload]) -> Path:
+    """An artifact of a model's shape. Its weights are zeros, for `measure` to overwrite."""
+    import inferc
+    from bench.sparse_checkpoint import write_checkpoint
+
+    source, output = scratch / f"{model.name}-source", scratch / f"{model.name}.inferc"
+    write_checkpoint(source, model.shape, model.config())
+    inferc.compile(
+        source, output, target=target, kv_dtype="bf16", page_tokens=PAGE_TOKENS, tvm=False,
+        step_tokens=STEP_TOKENS, sequences=max(w.batch for w in workloads),
+        context_tokens=max(w.context_tokens for w in workloads) + 1024, overwrite=True,
+    )  # fmt: skip
+    return output
+
+
+def measure(artifact: Path, device: str, workloads: Sequence[Workload]) -> list[dict[str, Any]]:
+    """Seconds of each workload, with the bytes and flops that it needs; or why it did not run."""
+    import inferc
+
+    rows = []
+    with inferc.load(artifact, device=device, check=False, prefix_cache=False) as engine:
+        randomise(engine)
+        for workload in workloads:
+            row = {"workload": str(workload), **needs(artifact, workload)}
+            try:
+                rows.append(row | run(engine, workload))
+            except inferc.errors.InfercError as error:
+                rows.append(row | {"seconds": None, "note": str(error)})
+    return rows
+
+
+def randomise(engine: Engine) -> None:
+    """Weights as a new model's: zeros would take less power, and send all tokens to one expert."""
+    executor: Any = engine.executor
+    if not hasattr(executor, "overwrite_weights"):
+        return
+    values = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32) * 0.02
+    executor.overwrite_weights((values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8))
+
+
+def run(engine: Engine, workload: Workload) -> dict[str, Any]:
+    """One workload."""
+    if workload.kind == "mixed":
+        return _mixed(engine, workload)
+    pages = -(-workload.context_tokens // engine.executor.page_tokens)
+    there = engine.executor.total_blocks
+    if pages * workload.batch > there:
+        tokens = there * engine.executor.page_tokens
+        return {"seconds": None, "note": f"does not fit: room for {tokens} tokens"}
+    plans = decode_plans(workload, pages) if workload.kind == "decode" else prefill_plans(
+        workload, pages, engine.scheduler.config.step_tokens
+    )  # fmt: skip
+    seconds = _median(lambda: [engine.executor.run(plan) for plan in plans])
+    tokens = workload.batch if workload.kind == "decode" else workload.context_tokens
+    return {"seconds": seconds, "tokens": tokens}
+
+
+def decode_plans(workload: Workload, pages: int) -> list[Plan]:
+    """The same step again and again: each sequence at the end of its context, on its own pages."""
+    from inferc.runtime.plan import Plan
+
+    entries = tuple(
+        _entry(i, workload.context_tokens - 1, (7 + 11 * i % 1000,), pages)
+        for i in range(workload.batch)
+    )
+    return [Plan(1, entries)]
+
+
+def prefill_plans(workload: Workload, pages: int, step_tokens: int) -> list[Plan]:
+    """A prompt in as few steps as the artifact allows."""
+    from inferc.runtime.plan import Plan
+
+    ids = [random.Random(0).randrange(1000) for _ in range(workload.context_tokens)]
+    return [
+        Plan(1, (_entry(0, start, tuple(ids[start : start + step_tokens]), pages),))
+        for start in range(0, len(ids), step_tokens)
+    ]
+
+
+def _entry(number: int, start: int, ids: tuple[int, ...], pages: int) -> Any:
+    from inferc.runtime.block_manager import BlockId
+    from inferc.runtime.plan import PlannedSequence, Rows
+    from inferc.runtime.request import SequenceId
+
+    blocks = tuple(BlockId(number * pages + page) for page in range(pages))
+    return PlannedSequence(SequenceId(number), start, ids, blocks, Rows.LAST, number)
+
+
+def _median(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(WARM_STEPS + STEPS):
+        start = time.perf_counter()
+        work()  # waits for the logits
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[WARM_STEPS:]))
+
+
+def _mixed(engine: Engine, workload: Workload) -> dict[str, Any]:
+    """All requests at once, to the last token."""
+    rng = random.Random(0)
+    requests = mixed_requests(workload)
+    start = time.perf_counter()
+    for prompt, answer in requests:
+        ids = [rng.randrange(1000) for _ in range(prompt)]
+        engine.add_request(ids, max_tokens=answer, ignore_eos=True)
+    while engine.has_work:
+        engine.step()
+    return {"seconds": time.perf_counter() - start, "tokens": sum(a for _, a in requests)}
+
+
+def needs(artifact: Path, workload: Workload) -> dict[str, float]:
+    """Bytes that must move and flops, by the formulas of the report."""
+    from inferc.ir.cost import Workload as Step
+    from inferc.report import model
+    from inferc.report.machines import MACHINES
+
+    if workload.kind == "mixed":
+        return {}
+    report = model.load(artifact)
+    step = (
+        Step.decode(workload.batch, workload.context_tokens)
+        if workload.kind == "decode"
+        else Step.prefill(workload.context_tokens)
+    )
+    phase = model.phase(report, workload.kind, step, MACHINES["h200"])
+    return {"must_move_bytes": float(phase.must_move_bytes), "flops": float(phase.flops)}
+
+
+def main() -> None:
+    """Measure what the parent asks for, print JSON."""
+    import inferc.errors  # noqa: F401
+
+    artifact, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+    workloads = [Workload(**w) for w in asked["workloads"]]
+    print(json.dumps(measure(artifact, asked["device"], workloads)))
+
+
+if __name__ == "__main__":
+    main()

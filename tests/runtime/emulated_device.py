@@ -44,7 +44,15 @@ class EmulatedLauncher:
 
 
 class EmulatedDevice:
-    def __init__(self, capability: tuple[int, int] = (8, 0), total_bytes: int = 2**30) -> None:
+    """`kernels`: the emulated library, if it is not the step library itself."""
+
+    def __init__(
+        self,
+        capability: tuple[int, int] = (8, 0),
+        total_bytes: int = 2**30,
+        kernels: ctypes.CDLL | None = None,
+    ) -> None:
+        self.kernels = kernels
         self.facts = DeviceFacts("cuda:0 (emulated)", capability, 4)
         self.total_bytes = total_bytes
         self.stream: list[Work] = []
@@ -140,6 +148,7 @@ class EmulatedDevice:
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> EmulatedLauncher:
+        library = self.kernels or library
         library.inferc_emulation_launch.restype = ctypes.c_void_p
         library.inferc_emulated_kernels.restype = ctypes.c_void_p
         run = LAUNCH(library.inferc_emulation_launch())

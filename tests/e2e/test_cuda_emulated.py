@@ -1,0 +1,91 @@
+"""A model compiled for CUDA, end to end on the CPU: its step, its kernels, the executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferc.errors import InfercError
+from inferc.runtime.executors.cuda import CudaExecutor
+from inferc.runtime.executors.cuda_options import CudaOptions
+from tests.e2e.emulated_cuda import compile_emulated, emulated_device, load_emulated
+from tests.e2e.test_batch_invariance import observed, requests
+from tests.e2e.workshop import Workshop, ids_of, reference_logits
+
+MODELS = ("llama", "gemma2")  # full attention; windows and soft-caps, tied weights, other norms
+TOLERANCE = 1e-5  # of the largest logit: products in float32
+SCARCE_PAGES = 6
+CHUNK_TOKENS = {"llama": None, "gemma2": 5}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def artifact(request: pytest.FixtureRequest, workshop: Workshop) -> Path:
+    output = workshop.folder / "artifacts" / f"cuda-{request.param}"
+    compile_emulated(
+        workshop.source(request.param), request.param, output,
+        target="cuda:sm_80", compute="f32", kv_dtype="f32", sequences=6, step_tokens=48,
+    )  # fmt: skip
+    return output
+
+
+def name_of(artifact: Path) -> str:
+    return artifact.name.removeprefix("cuda-")
+
+
+def test_logits_whole_in_chunks_and_token_by_token(artifact: Path) -> None:
+    """Token by token through graphs, and the last ones without."""
+    name = name_of(artifact)
+    ids = ids_of(name)
+    wanted = reference_logits(name, ids)
+    with load_emulated(artifact, emulated_device(artifact)) as engine:
+        whole = engine.logits(ids).copy()
+        assert np.abs(whole - wanted).max() < TOLERANCE * np.abs(wanted).max()
+        for chunk in (16, 1):
+            assert np.array_equal(engine.logits(ids, chunk).view(np.int32), whole.view(np.int32))
+        executor = engine.executor
+        assert isinstance(executor, CudaExecutor)
+        assert executor.graphs.replayed == len(ids)
+    with load_emulated(artifact, emulated_device(artifact), CudaOptions(graphs=False)) as engine:
+        assert np.array_equal(engine.logits(ids[:9], 1).view(np.int32), whole[:9].view(np.int32))
+
+
+def test_mixed_requests_equal_requests_alone(artifact: Path) -> None:
+    """With pages so scarce that sequences are preempted, the prefix cache, widened graphs."""
+    asked = [r for r in requests() if len(r.prompt) < 60][:7]
+    alone: list[np.ndarray] = []
+    device = emulated_device(artifact)
+    with load_emulated(artifact, device, prefix_cache=False) as engine:
+        page_bytes = engine.executor.budget.nbytes // engine.executor.total_blocks
+        for one in asked:
+            with observed(engine) as rows:
+                engine.generate(list(one.prompt), one.params)
+            alone.append(np.array(next(iter(rows.values()))))
+    device = emulated_device(artifact)
+    with (
+        load_emulated(
+            artifact,
+            device,
+            kv_budget_bytes=SCARCE_PAGES * page_bytes,
+            chunk_tokens=CHUNK_TOKENS[name_of(artifact)],
+        ) as engine,
+        observed(engine) as rows,
+    ):
+        for one in asked:
+            engine.add_request(list(one.prompt), one.params, priority=one.priority)
+        while engine.has_work:
+            engine.step()
+        assert engine.stats.preemptions > 0 and engine.stats.cached_tokens > 0
+    for number, wanted in enumerate(alone):
+        assert np.array_equal(np.array(rows[number]).view(np.int32), wanted.view(np.int32)), number
+
+
+def test_a_failed_launch_names_kernel_and_modules(artifact: Path) -> None:
+    device = emulated_device(artifact)
+    with load_emulated(artifact, device) as engine:
+        engine.logits([1, 2, 3])
+        device.failing = device.launches[-1]
+        with pytest.raises(InfercError, match=r"could not be launched.*planted") as raised:
+            engine.logits([1, 2, 3])
+        assert "lm_head" in str(raised.value)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -44,6 +43,7 @@ GPUS = [
     }.items()
 ]  # fmt: skip
 SHOWN = ("sm_80", "sm_90a")
+_LINE = 320  # columns of the results
 WORKLOADS = (
     Workload("decode, 1 sequence, context 4096", 1, 1, 4096),
     Workload("decode, 64 sequences, context 4096", 64, 1, 4096),
@@ -133,8 +133,8 @@ class Table:
     def write(self) -> None:
         """Replace the results: a line a row."""
         compiler = {"compiler": self.compiler.version, "faults": sorted(set(self.faults))}
-        text = json.dumps(compiler | {"models": self.models, "kernels": self.kernels}, indent=1)
-        RESULTS.write_text(_folded(text) + "\n")
+        table = compiler | {"models": self.models, "kernels": self.kernels}
+        RESULTS.write_text(_text(table) + "\n")
 
 
 def _what(unit: Any) -> str:
@@ -155,12 +155,19 @@ def _row(facts: KernelFacts) -> dict[str, Any]:
     } | {name: count for name, count in counts.items() if count}
 
 
-def _folded(text: str) -> str:
-    """JSON with objects of plain values on one line."""
-    flat = re.compile(r"[\[{]\n[^\[\]{}]*[\]}]")
-    for _ in range(2):  # a grid, then the row that has it
-        text = flat.sub(lambda match: " ".join(match[0].split()), text)
-    return text
+def _text(value: Any, indent: int = 0) -> str:
+    """JSON with what fits a line on one."""
+    flat = json.dumps(value)
+    if len(flat) <= _LINE or not isinstance(value, dict | list):
+        return flat
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    keys = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else None
+    items = list(value.values()) if isinstance(value, dict) else value
+    lines = [
+        " " * (indent + 1) + (keys[i] if keys else "") + _text(item, indent + 1)
+        for i, item in enumerate(items)
+    ]
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * indent + closing
 
 
 def _told(what: str, done: int, total: int) -> None:

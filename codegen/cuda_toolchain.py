@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,36 +118,56 @@ class Nvrtc:
         return messages
 
 
-def find_cuda_compiler() -> CudaCompiler:
+def find_cuda_compiler(archs: Sequence[str] = ()) -> CudaCompiler:
     """`$CUDACXX`, else nvcc (path, `$CUDA_HOME`, `$CUDA_PATH`, PyPI's packages), else NVRTC.
 
-    `$CUDACXX` is the path of an nvcc, or `nvrtc`.
-    Raises ToolchainError: what was looked for, and what to install.
+    `$CUDACXX` is the path of an nvcc, or `nvrtc`. A compiler that is too old for one of `archs` is
+    passed over. Raises ToolchainError: what was looked for, and what to install.
     """
+    found = _chosen() or _found()
+    for compiler in found:
+        if all(_release(compiler.version) >= _first_release(arch) for arch in archs):
+            return compiler
+    for arch in archs:
+        _check_release(found[0].version, arch)
+    return found[0]
+
+
+def _chosen() -> list[CudaCompiler]:
+    """What `$CUDACXX` says."""
     chosen = os.environ.get("CUDACXX")
+    if not chosen:
+        return []
     if chosen == "nvrtc":
-        return _required_nvrtc()
-    if chosen:
-        found = shutil.which(chosen)
-        if found is None:
+        library = _find_nvrtc()
+        if library is None:
             raise ToolchainError(
-                f"CUDACXX is set to '{chosen}', which is not on the path."
-                " Give the path of nvcc, or 'nvrtc'."
+                f"CUDACXX is set to 'nvrtc', but NVRTC cannot be loaded: `{PIP_NVRTC}`."
             )
-        return _nvcc(found)
-    command = find_tool("nvcc")
-    if command is not None and _host_compiler() is not None:
-        return _nvcc(command)
-    library = _find_nvrtc()
-    if library is not None:
-        return library
-    if command is not None:
-        return _nvcc(command)  # says that it lacks a host compiler
-    raise ToolchainError(
-        "No CUDA compiler was found: no nvcc on the path, in $CUDA_HOME or $CUDA_PATH, or in"
-        " PyPI's nvidia-cuda-nvcc; no NVRTC by PyPI's cuda-bindings and nvidia-cuda-nvrtc."
-        f" `{PIP_NVRTC}` is enough (no toolkit, no GPU); so is `{PIP_NVCC}` where there is a gcc."
-    )
+        return [library]
+    command = shutil.which(chosen)
+    if command is None:
+        raise ToolchainError(
+            f"CUDACXX is set to '{chosen}', which is not on the path."
+            " Give the path of nvcc, or 'nvrtc'."
+        )
+    return [_nvcc(command)]
+
+
+def _found() -> list[CudaCompiler]:
+    """The compilers of this machine, the preferred first; at least one."""
+    command, library = find_tool("nvcc"), _find_nvrtc()
+    if command is None and library is None:
+        raise ToolchainError(
+            "No CUDA compiler was found: no nvcc on the path, in $CUDA_HOME or $CUDA_PATH, or in"
+            " PyPI's nvidia-cuda-nvcc; no NVRTC by PyPI's cuda-bindings and nvidia-cuda-nvrtc."
+            f" `{PIP_NVRTC}` is enough (no toolkit, no GPU); so is `{PIP_NVCC}` where there is a"
+            " gcc."
+        )
+    found: list[CudaCompiler] = [] if library is None else [library]
+    if command is not None and (library is None or _host_compiler() is not None):
+        found.insert(0, _nvcc(command))  # says so if it lacks a host compiler
+    return found
 
 
 def find_tool(name: str) -> str | None:
@@ -212,29 +233,28 @@ def _find_nvrtc() -> Nvrtc | None:
     return Nvrtc(f"nvrtc {major}.{minor} ({package})", "nvidia-cuda-nvrtc")
 
 
-def _required_nvrtc() -> Nvrtc:
-    library = _find_nvrtc()
-    if library is None:
-        raise ToolchainError(
-            f"CUDACXX is set to 'nvrtc', but NVRTC cannot be loaded: `{PIP_NVRTC}`."
-        )
-    return library
-
-
 def release(version: str) -> str:
     """Release of CUDA in a compiler's version: `13.0` of `nvcc 13.0.88`."""
-    return ".".join(map(str, _numbers(version.split()[1])[:2]))
+    return ".".join(map(str, _release(version)))
 
 
-def _check_release(version: str, arch: str) -> None:
-    """Refuse an architecture that this release cannot know, in words better than the compiler's."""
-    first = FIRST_RELEASE.get(arch)
-    if first is None:
+def _release(version: str) -> tuple[int, ...]:
+    return _numbers(version.split()[1])[:2]
+
+
+def _first_release(arch: str) -> tuple[int, ...]:
+    if arch not in FIRST_RELEASE:
         raise ToolchainError(
             f"'{arch}' is no architecture that kernels are made for."
             f" Known: {', '.join(FIRST_RELEASE)}."
         )
-    if _numbers(version.split()[1])[:2] < first:
+    return FIRST_RELEASE[arch]
+
+
+def _check_release(version: str, arch: str) -> None:
+    """Refuse an architecture that this release cannot know, in words better than the compiler's."""
+    first = _first_release(arch)
+    if _release(version) < first:
         raise ToolchainError(
             f"{version} is too old for {arch}: CUDA {first[0]}.{first[1]} or newer is needed."
             f" `{PIP_NVRTC}` brings a new one."

@@ -13,6 +13,7 @@ from typing import Any
 
 from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.cuda_toolchain import find_cuda_compiler
+from inferc.codegen.targets import CudaTarget
 from inferc.codegen.toolchain import find_compiler
 from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_model, import_module
@@ -84,7 +85,11 @@ class _Job:
         check_output(self.output, overwrite=self.options.overwrite)
         compiler = find_compiler()
         target = self.options.select().options().target
-        cuda_compiler = find_cuda_compiler() if target.kind == "cuda" else None
+        cuda_compiler = (
+            find_cuda_compiler([arch.name for arch in target.archs])
+            if isinstance(target, CudaTarget)
+            else None
+        )
         self.tell(Event("import", self.source.name))
         model = self.source.read()
         for note in model.notes:

@@ -20,6 +20,7 @@ from inferc.codegen.cuda_toolchain import (
     FIRST_RELEASE,
     CudaCompiler,
     Nvcc,
+    Nvrtc,
     find_cuda_compiler,
     find_tool,
 )
@@ -136,6 +137,18 @@ def test_architectures_and_releases(tmp_path: Path) -> None:
         compile_for("nvcc 12.6.3", "sm_100a")
     with pytest.raises(ToolchainError, match=r"'sm_90' is no architecture.*sm_90a"):
         compile_for("nvcc 13.0.88", "sm_90")
+
+
+def test_a_compiler_too_old_for_a_target(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tool(bare, "gcc")
+    nvcc = fake_tool(bare, "nvcc", "12.6, V12.6.77")
+    with pytest.raises(ToolchainError, match=r"nvcc 12.6.77 is too old for sm_120a: CUDA 12.8"):
+        find_cuda_compiler(["sm_90a", "sm_120a"])
+    monkeypatch.setattr(cuda_toolchain, "_find_nvrtc", lambda: Nvrtc("nvrtc 13.5", "here"))
+    assert find_cuda_compiler(["sm_90a"]).where == nvcc
+    assert find_cuda_compiler(["sm_90a", "sm_120a"]) == Nvrtc("nvrtc 13.5", "here")
+    (bare / "gcc").unlink()
+    assert find_cuda_compiler() == Nvrtc("nvrtc 13.5", "here")  # nvcc cannot preprocess
 
 
 # -- compiling

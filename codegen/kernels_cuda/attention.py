@@ -12,7 +12,9 @@ from inferc.codegen.group import Group, cache_type, row_elements, tensor, throug
 from inferc.codegen.kernel import Answer, KernelOptions, Refusal, Scratch
 from inferc.codegen.kernels import attention
 from inferc.codegen.kernels.attention import AttentionParams
+from inferc.ir.cost import Cost, op_cost
 from inferc.ir.dims import Size, bounds
+from inferc.ir.ops.serve import context_size
 from inferc.ir.types import CacheType
 
 _MOST_PARTIAL_BYTES = 32 << 20
@@ -47,13 +49,19 @@ def _partial_bytes(group: Group) -> int:
         _high(group, tensor(group.operand(through_reshape(v))).shape[axis])
         for v, axis in ((op.operands[0], 0), (op.operands[5], 1))
     )
-    partition_tokens = 384 if cache.page_tokens == 48 else 512
+    heads, row_bytes, partition_tokens = _partial_sizes(group)
     partitions = -(-pages * cache.page_tokens // partition_tokens)
     if partitions == 1:
         return 0
+    return min(tokens * heads * partitions * row_bytes, _MOST_PARTIAL_BYTES)
+
+
+def _partial_sizes(group: Group) -> tuple[int, int, int]:
+    """Heads, bytes of a head's partial, and tokens of a partition."""
+    op, cache = group.ops("serve.paged_attention")[0], _cache(group)
     heads = row_elements(tensor(op.operands[0])) // cache.k_dim
     row_bytes = 4 * (-(-cache.v_dim // 4) * 4 + 4)
-    return min(tokens * heads * partitions * row_bytes, _MOST_PARTIAL_BYTES)
+    return heads, row_bytes, 384 if cache.page_tokens == 48 else 512
 
 
 def _params(
@@ -112,6 +120,23 @@ def _smallest_tile_bytes(cache: CacheType) -> int:
     return 2 * (rows * (cache.k_dim + 8) + 2 * stage) + rest
 
 
+def _cost(group: Group) -> Cost:
+    """With what decode writes and reads again of its partitions, as if it were always split.
+
+    Prefill joins partitions in `out` while that is in the L2 cache.
+    """
+    cost, op = op_cost(group.op), group.ops("serve.paged_attention")[0]
+    if group.func.name != "decode":
+        return cost
+    heads, row_bytes, partition_tokens = _partial_sizes(group)
+    rows = tensor(group.operand(through_reshape(op.operands[0]))).shape[0]
+    # A partition that is begun counts by its tokens.
+    limits = [w for w in (op.attrs["window"], op.attrs["chunk"]) if isinstance(w, int)]
+    each = -(-heads * row_bytes // partition_tokens)
+    moved = rows * context_size(min(limits, default=None)) * each
+    return cost + Cost(0, moved, moved)
+
+
 ATTENTION = replace(
     attention.ATTENTION,
     summary="paged attention with grouped heads on tensor cores",
@@ -121,6 +146,8 @@ ATTENTION = replace(
     template="attention.cu.j2",
     scratch=lambda group, options: Scratch(shared=str(_partial_bytes(group))),
     kernels=("", "_merge"),
+    cost=_cost,
+    instructions={"": ("HMMA.16816.F32", "LDSM", "LDGSTS.128")},
 )
 PLAIN_ATTENTION = replace(
     ATTENTION,
@@ -129,4 +156,5 @@ PLAIN_ATTENTION = replace(
     priority=10,
     supports=_supports,
     params=lambda group, options, name: _params(group, options, name, False),
+    instructions={},
 )

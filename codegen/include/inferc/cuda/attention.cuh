@@ -151,14 +151,14 @@ INFERC_INLINE int32_t first_visible(int32_t position) {
 }
 
 // Keys that some row of a tile sees, [begin, end), begin on a page: no page outside is touched.
-// With a split, those of this block's partition.
+// With a split, those of partition number `part` among them.
 struct KeyRange {
     int32_t begin, end;
 };
 
 template <class Shape>
 INFERC_INLINE KeyRange key_range(const AttentionArgs<Shape> &args, const AttentionTile &tile,
-                                 int32_t partition) {
+                                 int32_t part) {
     constexpr int32_t page = Shape::page_tokens;
     constexpr int32_t tokens = AttentionSizes<Shape>::partition_tokens;
     const int32_t first = args.positions[token_of<Shape>(tile, 0)];
@@ -166,6 +166,7 @@ INFERC_INLINE KeyRange key_range(const AttentionArgs<Shape> &args, const Attenti
     keys.begin = first_visible<Shape>(first) / page * page;
     keys.end = args.positions[token_of<Shape>(tile, tile.rows - 1)] + 1;
     if (args.partials != nullptr) {
+        const int32_t partition = keys.begin / tokens + part;
         keys.begin = max_of(keys.begin, partition * tokens);
         keys.end = min_of(keys.end, (partition + 1) * tokens);
     }
@@ -216,8 +217,10 @@ INFERC_INLINE float final_factor(const AttentionArgs<Shape> &args, int32_t head,
 template <class Shape>
 INFERC_INLINE float *partial_of(const AttentionArgs<Shape> &args, int32_t token, int32_t head,
                                 int32_t partition) {
-    const int64_t row = (int64_t(token) * Shape::heads + head) * args.partitions + partition;
-    return args.partials + row * AttentionSizes<Shape>::partial_floats;
+    // As many places as partitions that a tile can see: no two share one.
+    const int64_t row = (int64_t(token) * Shape::heads + head) * args.partitions;
+    return args.partials +
+           (row + partition % args.partitions) * AttentionSizes<Shape>::partial_floats;
 }
 
 template <class Shape>
@@ -240,7 +243,7 @@ INFERC_INLINE void attention_merge(const AttentionArgs<Shape> &args) {
         float maximum = partial[Sizes::partial_floats - 2];
         float sum = partial[Sizes::partial_floats - 1], total = partial[e];
         for (int32_t p = first + 1; p <= last; p++) {
-            partial += Sizes::partial_floats;
+            partial = partial_of(args, token, head, p);
             float factor, next_factor;
             join_states<Shape>(maximum, sum, partial[Sizes::partial_floats - 2],
                                partial[Sizes::partial_floats - 1], factor, next_factor);
@@ -262,6 +265,18 @@ inline int64_t attention_tiles(int64_t tokens, int64_t sequences, int64_t tile_r
                   ceil_div(tokens * group, tile_rows) + sequences);
 }
 
+// Partitions that the rows of a tile can see.
+template <class Shape>
+inline int64_t attention_partitions(int64_t longest_context, int64_t tile_rows) {
+    using Sizes = AttentionSizes<Shape>;
+    int64_t seen = longest_context;
+    if (Shape::window > 0) seen = min_of(seen, int64_t(Shape::window));
+    if (Shape::chunk > 0) seen = min_of(seen, int64_t(Shape::chunk));
+    seen += tile_rows / Sizes::group + Shape::page_tokens;  // other tokens; begins on a page
+    return min_of(ceil_div(longest_context, int64_t(Sizes::partition_tokens)),
+                  seen / Sizes::partition_tokens + 2);
+}
+
 struct AttentionGrid {
     Grid attend, merge;
     int32_t partitions;
@@ -274,7 +289,7 @@ inline AttentionGrid attention_grid(const Step &step, int64_t tokens, int64_t ti
     using Sizes = AttentionSizes<Shape>;
     const int64_t tiles = attention_tiles<Shape>(tokens, step.args->sequences, tile_rows);
     const int64_t partitions =
-        ceil_div(int64_t(step.cuda->longest_context), int64_t(Sizes::partition_tokens));
+        attention_partitions<Shape>(step.cuda->longest_context, tile_rows);
     const int64_t bytes = tokens * Shape::heads * partitions * Sizes::partial_floats * 4;
     const bool idle = tiles * Shape::kv_heads < 4 * int64_t(step.cuda->multiprocessors);
     AttentionGrid grid;

@@ -23,7 +23,7 @@ struct TileWarp {
     const AttentionArgs<Shape> &args;
     Memory memory;
     int lane, row_warp, key_warp;
-    int32_t position[row_tiles][2], first[row_tiles][2];  // of a row's token, and what it sees first
+    int32_t position[row_tiles][2], first[row_tiles][2];  // of a row's token; what it sees first
     float slope[row_tiles][2];
 
     float score[row_tiles][own_blocks][4];
@@ -91,40 +91,38 @@ struct TileWarp {
 
     INFERC_INLINE void multiply_keys(int stage) {
         const Element *q = memory.q() + first_row(0) * Tiling::q_pitch;
-        const Element *k = memory.k(stage) + key_warp * own_blocks * 8;
+        const Element *k = memory.k(stage) + key_warp * own_blocks * 8 + (lane & 15) * pitch;
         INFERC_UNROLL
         for (int i = 0; i < row_tiles * own_blocks * 4; i++)
             score[i / 4 / own_blocks][i / 4 % own_blocks][i % 4] = 0.0f;
-        INFERC_UNROLL_BY_2
-        for (int d = 0; d < Shape::k_dim; d += 16) {
-            uint32_t a[row_tiles][4];
+        if constexpr (shared_keys) {
             INFERC_UNROLL
-            for (int m = 0; m < row_tiles; m++)
-                load_a(a[m], q + m * 16 * Tiling::q_pitch + d, Tiling::q_pitch);
-            const Element *rows = k + (d + (lane & 15)) * pitch;
-            if constexpr (own_blocks % 2 == 0) {
-                INFERC_UNROLL
-                for (int n = 0; n < own_blocks; n += 2) {
-                    if (!has_keys(n)) continue;
-                    uint32_t b[4];
-                    ptx::ldmatrix_x4_trans(b, rows + n * 8 + (lane >> 4) * 8);
-                    INFERC_UNROLL
-                    for (int m = 0; m < row_tiles; m++) {
-                        mma(score[m][n], a[m], b[0], b[1], Element{});
-                        mma(score[m][n + 1], a[m], b[2], b[3], Element{});
-                    }
-                }
-            } else {
-                INFERC_UNROLL
-                for (int n = 0; n < own_blocks; n++) {
-                    if (!has_keys(n)) continue;
-                    uint32_t b[2];
-                    ptx::ldmatrix_x2_trans(b, rows + n * 8);
-                    INFERC_UNROLL
-                    for (int m = 0; m < row_tiles; m++)
-                        mma(score[m][n], a[m], b[0], b[1], Element{});
-                }
-            }
+            for (int d = 0; d < Shape::k_dim; d += 16) multiply_step(q + d, k + d * pitch);
+        } else {  // more loads ahead than these would cost registers that `out` needs
+            INFERC_UNROLL_BY_2
+            for (int d = 0; d < Shape::k_dim; d += 16) multiply_step(q + d, k + d * pitch);
+        }
+    }
+
+    // 16 dims: q [rows][q_pitch], k [16][pitch] at this lane's row.
+    INFERC_INLINE void multiply_step(const Element *q, const Element *k) {
+        uint32_t a[row_tiles][4];
+        INFERC_UNROLL
+        for (int m = 0; m < row_tiles; m++)
+            load_a(a[m], q + m * 16 * Tiling::q_pitch, Tiling::q_pitch);
+        constexpr int together = own_blocks % 2 == 0 ? 2 : 1;
+        INFERC_UNROLL
+        for (int n = 0; n < own_blocks; n += together) {
+            if (!has_keys(n)) continue;
+            uint32_t b[2 * together];
+            if constexpr (together == 2)
+                ptx::ldmatrix_x4_trans(b, k + n * 8 + (lane >> 4) * 8);
+            else
+                ptx::ldmatrix_x2_trans(b, k + n * 8);
+            INFERC_UNROLL
+            for (int i = 0; i < row_tiles * together; i++)
+                mma(score[i / together][n + i % together], a[i / together], b[i % together * 2],
+                    b[i % together * 2 + 1], Element{});
         }
     }
 
@@ -233,7 +231,8 @@ struct TileWarp {
             ptx::ldmatrix_x4(b, memory.k(stage) + row * pitch + step * 16 + (lane >> 3 & 1) * 8);
         } else {
             const int row = step * 16 + (lane & 15);
-            ptx::ldmatrix_x4_trans(b, memory.v(stage) + row * Tiling::v_pitch + e + (lane >> 4) * 8);
+            const Element *v = memory.v(stage) + row * Tiling::v_pitch;
+            ptx::ldmatrix_x4_trans(b, v + e + (lane >> 4) * 8);
         }
     }
 

@@ -132,9 +132,11 @@ def report(
     )
 
     def kernel_of(op: Op) -> report_build.KernelInfo:
-        unit = generated.unit_of(op)
+        group, unit = generated.units.of_op[op]
         source = f"{target.folder}/{unit.file_name}"
-        return report_build.KernelInfo(unit.name, unit.definition.name, source)
+        return report_build.KernelInfo(
+            unit.name, unit.definition.name, source, unit.definition.cost(group)
+        )
 
     records = [record.to_json() for record in lowered.records]
     return report_build.build(model.module, records, facts, kernel_of, lowered.stages)

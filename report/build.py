@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferc.ir.core import Func, Module, Op
-from inferc.ir.cost import FREE, must_move, op_cost
+from inferc.ir.cost import FREE, Cost, must_move
 from inferc.ir.text import print_func, print_module, structural_hash
 from inferc.ir.types import CacheType, TensorType
 from inferc.report.machines import PLAIN
@@ -22,11 +22,12 @@ STEP = "(step)"  # what no module of the model stands for: inputs, the rotary ta
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What the code generator made of a group."""
+    """What the code generator made of a group, and what the kernel moves and computes."""
 
     symbol: str
     definition: str
     source: str
+    cost: Cost
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def _phase(
 def _kernel(
     op: Op, kernel_of: Callable[[Op], KernelInfo], bodies: dict[str, str]
 ) -> dict[str, Any]:
-    cost, info = op_cost(op), kernel_of(op)
+    info = kernel_of(op)
+    cost = info.cost
     body = ""
     if op.body is not None:
         body = structural_hash(op.body)[:12]

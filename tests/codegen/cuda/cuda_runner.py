@@ -42,7 +42,7 @@ ORDERS = (0, 3)
 """Fair threads with copies that arrive late; one warp ahead with copies that arrive at once."""
 GUARD = 64
 _FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC",
+    "-std=c++17", "-Og", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC",
     "-DINFERC_EMULATION=1", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused",
     "-fsanitize=alignment,bounds,shift-exponent",  # for emulation_checks.h
 )  # fmt: skip

@@ -137,15 +137,16 @@ def launch_faults(launch: Launch, facts: KernelFacts) -> list[str]:
 
 
 def fill(launch: Launch, facts: KernelFacts, gpu: Gpu) -> dict[str, float | int | str]:
-    """How a launch fills a GPU."""
+    """How a launch fills a GPU; in dynamic shared memory lies what is being copied, above all."""
     kernel = facts.resources
     found = occupancy(
         facts.arch, launch.threads, kernel.registers, kernel.shared_bytes + launch.shared_bytes
     )
-    resident = max(1, found.blocks * gpu.multiprocessors)
+    resident = min(found.blocks, -(-launch.blocks // gpu.multiprocessors))
     return {
         "blocks_per_multiprocessor": found.blocks,
         "occupancy": round(found.share, 3),
         "limit": found.limit,
-        "waves": round(launch.blocks / resident, 2),
+        "waves": round(launch.blocks / max(1, found.blocks * gpu.multiprocessors), 2),
+        "resident_dynamic_shared_bytes": resident * launch.shared_bytes,
     }

@@ -1,6 +1,6 @@
 """Every CUDA kernel of declared models, on every architecture, read from its cubin: no GPU needed.
 
-    python bench/cuda_static.py [MODEL ...]     writes bench/results/cuda-static.json
+    python -m bench.cuda_static [MODEL ...]     writes bench/results/cuda-static.json
 
 One row a kernel and architecture: registers, local memory (spills), shared memory, barriers, and
 machine instructions that tell what it is made of. For each model, workload and two architectures:
@@ -19,9 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cuda_launches import Gpu, Launch, Workload, fill, launch_faults, record
-from cuda_models import MODELS, generated
-
+from bench.cuda_launches import Gpu, Launch, Workload, fill, launch_faults, record
+from bench.cuda_models import MODELS, generated
 from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.cuda_build import build_cuda_library, compile_cubins
 from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts

@@ -151,7 +151,11 @@ class World:
         return [wanted[c] for c in cut], [room[c] for c in cut]
 
 
-def compile_shapes(shapes: Sequence[Shape], phase: str, sm: int = 80) -> dict[Shape, CudaUnit]:
-    """All shapes in one library."""
-    units = compile_units([s.text() for s in shapes], phase=phase, sm=sm)
-    return dict(zip(shapes, units, strict=True))
+Units = dict[tuple[Shape, str], CudaUnit]  # by phase
+
+
+def compile_shapes(shapes: Sequence[Shape], sm: int = 80) -> Units:
+    """All shapes for both phases in one library."""
+    keys = [(shape, phase) for phase in ("prefill", "decode") for shape in shapes]
+    texts, phases = [shape.text() for shape, _ in keys], [phase for _, phase in keys]
+    return dict(zip(keys, compile_units(texts, phases=phases, sm=sm), strict=True))

@@ -212,12 +212,12 @@ class CudaUnit:
 
 
 def compile_units(
-    texts: Sequence[str], *, compute: str = "auto", sm: int = 80, phase: str = "prefill"
+    texts: Sequence[str], *, compute: str = "auto", sm: int = 80, phases: Sequence[str] = ()
 ) -> list[CudaUnit]:
-    """Compile bodies (texts of functions, or functions) to one library."""
+    """Compile bodies (texts of functions, or functions) to one library; of prefill by default."""
     options = KernelOptions(parse_target("cuda:sm_80+sm_90a"), compute)  # type: ignore[arg-type]
     units, groups = Units(options), []
-    for text in texts:
+    for text, phase in zip(texts, phases or ["prefill"] * len(texts), strict=True):
         group = as_group(parse_func(text) if isinstance(text, str) else text, phase)
         chosen = choose(group, options)
         group.op._attrs = group.op.card.check_attrs({**group.op.attrs, "kernel": chosen.name})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_world import Chunk, Shape, World, compile_shapes
-from cuda_runner import ORDERS, CudaUnit
+from attention_world import Chunk, Shape, Units, World, compile_shapes
+from cuda_runner import ORDERS
 
 SHAPES = (
     Shape(),
@@ -18,6 +18,10 @@ SHAPES = (
           alibi=True, softcap=3.0),
     Shape(heads=5, kv_heads=1, k_dim=24, v_dim=20, kv="f32", plain=True, v_in_k=True, window=50),
 )  # fmt: skip
+LARGE = (
+    Shape(heads=20, kv_heads=1, k_dim=576, v_dim=512, page=16, v_in_k=True, scale=0.06),
+    Shape(heads=2, kv_heads=1, k_dim=256, v_dim=256, page=48, scale=0.1),
+)
 LENGTHS = (1060, 45, 1, 530)
 # New tokens of four sequences in one step: over a long prefix, none before, one token, across the
 # end of a partition.
@@ -25,13 +29,8 @@ BATCH: list[Chunk] = [(0, 1020, 1053), (1, 0, 45), (2, 0, 1), (3, 500, 530)]
 
 
 @pytest.fixture(scope="module")
-def prefill() -> dict[Shape, CudaUnit]:
-    return compile_shapes(SHAPES, "prefill")
-
-
-@pytest.fixture(scope="module")
-def decode() -> dict[Shape, CudaUnit]:
-    return compile_shapes(SHAPES, "decode")
+def units() -> Units:
+    return compile_shapes(SHAPES + LARGE, sm=86)  # the least shared memory: small tiles if need be
 
 
 def equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
@@ -39,8 +38,8 @@ def equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_prefill(shape: Shape, prefill: dict[Shape, CudaUnit]) -> None:
-    world, unit = World(shape, LENGTHS), prefill[shape]
+def test_prefill(shape: Shape, units: Units) -> None:
+    world, unit = World(shape, LENGTHS), units[shape, "prefill"]
     whole = world.run(unit, BATCH)
     wanted, room = world.reference(BATCH)
     for got, want, most in zip(whole, wanted, room, strict=True):
@@ -54,45 +53,36 @@ def test_prefill(shape: Shape, prefill: dict[Shape, CudaUnit]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_decode_equals_prefill(
-    shape: Shape, prefill: dict[Shape, CudaUnit], decode: dict[Shape, CudaUnit]
-) -> None:
-    world = World(shape, LENGTHS)
-    whole = world.run(prefill[shape], BATCH)
+def test_decode_equals_prefill(shape: Shape, units: Units) -> None:
+    world, decode = World(shape, LENGTHS), units[shape, "decode"]
+    whole = world.run(units[shape, "prefill"], BATCH)
     last: list[Chunk] = [(r, e - 1, e) for r, _, e in BATCH]
     for order in ORDERS:
         for split in (False, True):
-            got = world.run(decode[shape], last, order=order, split=split)
+            got = world.run(decode, last, order=order, split=split)
             assert all(np.array_equal(g[0], w[-1]) for g, w in zip(got, whole, strict=True))
     for i in (0, 3):
-        assert np.array_equal(world.run(decode[shape], [last[i]])[0][0], whole[i][-1])
+        assert np.array_equal(world.run(decode, [last[i]])[0][0], whole[i][-1])
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.window], ids=str)
-def test_pages_before_the_window_are_not_touched(
-    shape: Shape, prefill: dict[Shape, CudaUnit], decode: dict[Shape, CudaUnit]
-) -> None:
-    for units, first in ((prefill, 1020), (decode, 1052)):
+def test_pages_before_the_window_are_not_touched(shape: Shape, units: Units) -> None:
+    for phase, first in (("prefill", 1020), ("decode", 1052)):
         world = World(shape, LENGTHS[:1])
-        whole = world.run(units[shape], [(0, first, 1053)])
+        whole = world.run(units[shape, phase], [(0, first, 1053)])
         assert shape.window is not None
         gone = (first - shape.window + 1) // shape.page
         world.pages[0][:gone] = [1 << 29] * gone
-        assert equal(world.run(units[shape], [(0, first, 1053)], split=True), whole)
+        assert equal(world.run(units[shape, phase], [(0, first, 1053)], split=True), whole)
 
 
-LARGE = (
-    Shape(heads=20, kv_heads=1, k_dim=576, v_dim=512, page=16, v_in_k=True, scale=0.06),
-    Shape(heads=2, kv_heads=1, k_dim=256, v_dim=256, page=48, scale=0.1),
-)
-
-
-def test_large_heads() -> None:
-    """With the least shared memory: tiles of 16 keys."""
-    units = [compile_shapes(LARGE, phase, sm=86) for phase in ("prefill", "decode")]
-    for shape in LARGE:
-        world, batch = World(shape, (57, 20)), [(0, 40, 57), (1, 0, 20)]
-        for phase, chunks in zip(units, (batch, [(0, 56, 57), (1, 19, 20)]), strict=True):
-            got = world.run(phase[shape], chunks)
-            for rows, want, most in zip(got, *world.reference(chunks), strict=True):
-                assert (np.abs(rows - want) <= most).all(), np.abs(rows - want).max()
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_large_heads(shape: Shape, units: Units) -> None:
+    """Tiles of 16 keys."""
+    batch: list[Chunk] = [(0, 40, 57), (1, 0, 20)]
+    last: list[Chunk] = [(r, e - 1, e) for r, _, e in batch]
+    for phase, chunks in (("prefill", batch), ("decode", last)):
+        world = World(shape, (57, 20))
+        got = world.run(units[shape, phase], chunks)
+        for rows, want, most in zip(got, *world.reference(chunks), strict=True):
+            assert (np.abs(rows - want) <= most).all(), np.abs(rows - want).max()

@@ -202,7 +202,7 @@ PLANTED(parting_named_barrier, 128, parting<Parting::named_barrier>)
 // ---- out[128] of in[128], through 512 bytes of dynamic shared memory
 
 enum class Bounds {
-    right, shared_behind, shared_before, global_behind, global_before, unwritten,
+    right, shared_behind, shared_before, global_behind, global_before, global_read, unwritten,
     copy_not_aligned, load_not_aligned, array, shift, no_memory, deep
 };
 
@@ -235,12 +235,14 @@ INFERC_INLINE void bounds(const TestArgs &args) {
     out[i] = held[i];
     if (fault == Bounds::global_behind && i == 127) out[i + 1] = x;
     if (fault == Bounds::global_before && i == 0) out[-1] = x;
+    if (fault == Bounds::global_read && input<float>(args, 0)[i + 1] == x) out[i] = -x;
 }
 PLANTED(bounds_right, 128, bounds<Bounds::right>)
 PLANTED(bounds_shared_behind, 128, bounds<Bounds::shared_behind>)
 PLANTED(bounds_shared_before, 128, bounds<Bounds::shared_before>)
 PLANTED(bounds_global_behind, 128, bounds<Bounds::global_behind>)
 PLANTED(bounds_global_before, 128, bounds<Bounds::global_before>)
+PLANTED(bounds_global_read, 128, bounds<Bounds::global_read>)
 PLANTED(bounds_unwritten, 128, bounds<Bounds::unwritten>)
 PLANTED(bounds_copy_not_aligned, 128, bounds<Bounds::copy_not_aligned>)
 PLANTED(bounds_load_not_aligned, 128, bounds<Bounds::load_not_aligned>)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from inferc.codegen.render import INCLUDE
+from inferc.codegen.toolchain import find_compiler
 from tests.codegen.cuda.cuda_runner import ORDERS as USUAL_ORDERS
 from tests.codegen.cuda.emulated_kernels import (
     EAGER,
@@ -20,6 +23,7 @@ from tests.codegen.cuda.emulated_kernels import (
     EmulationError,
 )
 
+SOURCE = Path(__file__).parent / "emulation_faults.cu"
 RANDOM = np.random.default_rng(5)
 WRONG, WRITTEN = "wrong", "wrote before or behind"
 """How a fault shows, where it is not the launch that fails: by its result, or by guard bytes."""
@@ -49,7 +53,7 @@ class Scenario:
 
 @functools.cache
 def kernels() -> EmulatedKernels:
-    return EmulatedKernels(Path(__file__).parent / "emulation_faults.cu", 90)
+    return EmulatedKernels(SOURCE, 90)
 
 
 def _scenarios() -> dict[str, Scenario]:
@@ -131,3 +135,51 @@ def test_planted_faults_are_caught(kernel: str, order: int, said: str) -> None:
     assert order in USUAL_ORDERS
     outcome = SCENARIOS[kernel.split("_")[0]].outcome(kernel, order)
     assert re.search(said, outcome, re.S), outcome
+
+
+_ASAN_MAIN = """
+#include "inferc/cuda/step_abi.h"
+int main(int, char **argv) {
+    const EmulatedKernel kernels[] = {
+        {"right", bounds_right_emulated}, {"read", bounds_global_read_emulated},
+        {"write", bounds_global_behind_emulated}, {"shared", bounds_shared_behind_emulated}};
+    inferc_launch *launch = emulation_launch;
+    TestArgs args = {{calloc(128, 4)}, calloc(128, 4), 0};
+    const inferc_launch_config config = {{1, 1, 1}, 128, 512, 1, 0};
+    return launch((void *)kernels, atoi(argv[1]), &config, &args, sizeof args);
+}
+"""
+
+
+@functools.cache
+def asan_program(folder: Path) -> Path:
+    source, program = folder / "emulated.cpp", folder / "emulated"
+    source.write_text(f'#include "{SOURCE}"\n{_ASAN_MAIN}')
+    flags = ["-std=c++17", "-Og", "-g1", "-fno-strict-aliasing", "-fsanitize=address"]
+    flags += ["-DINFERC_EMULATION=1", "-DINFERC_SM=80", "-I", str(INCLUDE)]
+    command = [*find_compiler().command, *flags, str(source), "-o", str(program)]
+    subprocess.run(command, check=True, capture_output=True)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said", "line"),
+    [
+        (0, "", ""),
+        (1, "READ of size 4", "fault == Bounds::global_read"),
+        (2, "WRITE of size 4", "fault == Bounds::global_behind"),
+        (3, "WRITE of size 4", "fault == Bounds::shared_behind"),
+    ],
+)
+def test_address_sanitizer_points_at_the_line(
+    kernel: int, said: str, line: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    done = subprocess.run(
+        [asan_program(folder), str(kernel)], capture_output=True, text=True, check=False,
+        env={"ASAN_OPTIONS": "detect_leaks=0"},
+    )  # fmt: skip
+    assert said in done.stderr and (done.returncode != 0) == bool(said), done.stderr
+    lines = SOURCE.read_text(encoding="utf-8").splitlines()
+    places = [i + 1 for i, text in enumerate(lines) if line and f"if ({line}" in text]
+    assert all(re.search(rf"{SOURCE.name}:{place}\b", done.stderr) for place in places)

@@ -5,7 +5,9 @@
 // as they may, shared memory holds garbage, and threads that disagree end the launch with a message.
 //
 // Included by platform.cuh. The host build includes it too, for the names: none of it is emitted.
-// Build with -fno-strict-aliasing: kernels read and write memory in units of uint4.
+// Build with -fno-strict-aliasing: kernels read and write memory in units of uint4. With
+// -fsanitize=alignment,bounds,shift-exponent such faults end a launch with a message; with
+// -fsanitize=address the process ends at any access beyond an array, with its place in the kernel.
 #pragma once
 
 #include <pthread.h>
@@ -16,6 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #ifndef INFERC_SM
 #define INFERC_SM 80

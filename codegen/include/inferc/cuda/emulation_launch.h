@@ -1,10 +1,6 @@
 // Runs a grid: inferc_launch of cuda/step_abi.h, on the CPU.
 #pragma once
 
-#if defined(__SANITIZE_ADDRESS__)
-extern "C" void __asan_unpoison_memory_region(const volatile void *address, size_t bytes);
-#endif
-
 namespace inferc {
 
 // A kernel of a library; `run` is what INFERC_KERNEL(name, ..) defines as name_emulated.

@@ -12,7 +12,7 @@ from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.types import CacheType, TensorType
 
 PAGES = 4
-SLOTS = (5, 50, 49, 0, 47, 32, 17)
+SLOTS = tuple(int(s) for s in np.random.default_rng(5).permutation(PAGES * 16)[:37])
 NORMED = """func @body(%x: f32[T, 160], %wq: f32[20], %cos: f32[T, 8], %sin: f32[T, 8],
     %wk: f32[20], %kv: cache[2, 20, 12, bf16, page=16], %slots: i32[T])
     -> (f32[T, 4, 20], cache[2, 20, 12, bf16, page=16]) where T in 1..64 {
@@ -111,7 +111,7 @@ class Pools:
 @pytest.mark.parametrize("order", ORDERS)
 def test_pages_and_queries(name: str, order: int, units: dict[str, CudaUnit]) -> None:
     unit, rng = units[name], np.random.default_rng(3)
-    for rows in (len(SLOTS), 1):
+    for rows in (len(SLOTS), 16, 1):
         inputs, operands, pools = [], [], None
         for arg in unit.group.body.args:
             if isinstance(arg.type, CacheType):

@@ -23,25 +23,28 @@ struct KeyAppendArgs {
 
 #if INFERC_DEVICE_CODE
 
-// A warp a (token, head).
+// Grid: key_blocks().
 template <class KV>
 INFERC_INLINE void k_append(const KeyAppendArgs &args) {
-    const int64_t item = int64_t(blockIdx.x) * kAppendWarps + threadIdx.x / 32;
-    const int64_t token = item / args.kv_heads, g = item % args.kv_heads;
-    if (token >= args.tokens) return;
-    const int64_t k_dim = args.own_dim + args.shared_dim, pt = args.page_tokens;
-    const int64_t slot = args.slots[token];
-    const int64_t head = slot / pt * args.kv_heads + g;
-    KV *to = static_cast<KV *>(args.k_pool) + head * k_dim * pt + slot % pt;
-    turn_head(args.own + token * args.own_stride + g * args.own_dim, args.own_dim, args.own_norm,
-              args.eps, Rotation{nullptr, nullptr, 0, Pairing::half},
-              [&](int d, float x) { convert(x, to + d * pt); });
-    if (args.shared_dim == 0) return;
-    const int half = args.rotary_dim / 2;
-    KV *behind = to + args.own_dim * pt;
-    turn_head(args.shared + token * args.shared_stride, args.shared_dim, nullptr, 0.0f,
-              Rotation{args.cos + token * half, args.sin + token * half, half, args.pairing},
-              [&](int d, float x) { convert(x, behind + d * pt); });
+    INFERC_DYNAMIC_SHARED(KV, keys);
+    const int warp = int(threadIdx.x / 32), g = int(blockIdx.x) % args.kv_heads;
+    const int32_t first = int32_t(blockIdx.x) / args.kv_heads * kAppendTokens;
+    const int64_t token = first + warp;
+    const int k_dim = args.own_dim + args.shared_dim, half = args.rotary_dim / 2;
+    if (token < args.tokens) {
+        KV *key = keys + warp * key_pitch<KV>(k_dim);
+        turn_head(args.own + token * args.own_stride + g * args.own_dim, args.own_dim,
+                  args.own_norm, args.eps, Rotation{nullptr, nullptr, 0, Pairing::half},
+                  [&](int d, float x) { convert(x, key + d); });
+        key += args.own_dim;
+        const Rotation rotation = {args.cos + token * half, args.sin + token * half, half,
+                                   args.pairing};
+        if (args.shared_dim > 0)
+            turn_head(args.shared + token * args.shared_stride, args.shared_dim, nullptr, 0.0f,
+                      rotation, [&](int d, float x) { convert(x, key + d); });
+    }
+    write_keys(keys, k_dim, static_cast<KV *>(args.k_pool), args.slots, first, args.tokens,
+               args.page_tokens, args.kv_heads, g);
 }
 
 #endif  // INFERC_DEVICE_CODE

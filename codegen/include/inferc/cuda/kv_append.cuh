@@ -24,8 +24,28 @@ struct KvAppendArgs {
     float eps;
 };
 
-constexpr int kAppendThreads = 128;
-constexpr int kAppendWarps = kAppendThreads / 32;
+// A block is sixteen warps: of a query head of a token each, or of one KV head of a token each.
+// Keys lie across a page, so those of sixteen tokens meet in shared memory and are then written
+// together: a page's neighbouring tokens share a sector of 32 bytes.
+constexpr int kAppendThreads = 512;
+constexpr int kAppendTokens = kAppendThreads / 32;
+
+// Rows of keys in shared memory: an odd number of 32-bit words.
+template <class KV>
+INFERC_BOTH constexpr int key_pitch(int k_dim) {
+    return round_up(k_dim, int(4 / sizeof(KV)) * 2) + int(4 / sizeof(KV));
+}
+template <class KV>
+INFERC_BOTH constexpr uint32_t append_shared_bytes(int k_dim) {
+    return uint32_t(kAppendTokens * key_pitch<KV>(k_dim) * int(sizeof(KV)));
+}
+
+INFERC_BOTH int64_t query_blocks(const KvAppendArgs &args) {
+    return args.q_out ? ceil_div(int64_t(args.tokens) * args.heads, int64_t(kAppendTokens)) : 0;
+}
+INFERC_BOTH int64_t key_blocks(int64_t tokens, int64_t kv_heads) {
+    return ceil_div(tokens, int64_t(kAppendTokens)) * kv_heads;
+}
 
 #if INFERC_DEVICE_CODE
 
@@ -63,36 +83,70 @@ INFERC_INLINE void turn_head(const float *x, int n, const float *norm, float eps
     for (int d = 2 * half + lane; d < n; d += 32) store(d, value(d));
 }
 
-template <class KV>
-INFERC_INLINE void append_head(const KvAppendArgs &args, int64_t token, int g,
-                               const Rotation &rotation) {
-    const int64_t slot = args.slots[token], pt = args.page_tokens;
-    const int64_t head = slot / pt * args.kv_heads + g, offset = slot % pt;
-    KV *to = static_cast<KV *>(args.k_pool) + head * args.k_dim * pt + offset;
-    turn_head(args.k + token * args.k_stride + g * args.k_dim, args.k_dim, args.k_norm, args.eps,
-              rotation, [&](int d, float x) { convert(x, to + d * pt); });
-    const float *v = args.v + token * args.v_stride + g * args.v_dim;
-    KV *row = static_cast<KV *>(args.v_pool) + (head * pt + offset) * args.v_dim;
-    for (int e = int(threadIdx.x & 31); e < args.v_dim; e += 32) convert(v[e], row + e);
+// Where a head of a token lies in the pool: (page * kv_heads + g), and the offset in the page.
+struct Place {
+    int64_t head, offset;
+};
+
+INFERC_INLINE Place place_of(int32_t slot, int32_t page_tokens, int32_t kv_heads, int g) {
+    return {int64_t(slot / page_tokens) * kv_heads + g, slot % page_tokens};
 }
 
-// A warp a (token, head), query heads before KV heads.
+// Keys of the tokens from `first` on, [kAppendTokens][key_pitch] in shared memory, to their pages.
+template <class KV>
+INFERC_INLINE void write_keys(const KV *keys, int k_dim, KV *pool, const int32_t *slots,
+                              int32_t first, int32_t tokens, int32_t page_tokens, int32_t kv_heads,
+                              int g) {
+    __syncthreads();
+    const int at = int(threadIdx.x) % kAppendTokens;
+    if (first + at >= tokens) return;
+    const Place place = place_of(slots[first + at], page_tokens, kv_heads, g);
+    KV *to = pool + place.head * k_dim * page_tokens + place.offset;
+    for (int d = int(threadIdx.x) / kAppendTokens; d < k_dim; d += kAppendThreads / kAppendTokens)
+        to[int64_t(d) * page_tokens] = keys[at * key_pitch<KV>(k_dim) + d];
+}
+
+INFERC_INLINE Rotation rotation_of(const KvAppendArgs &args, int64_t token) {
+    const int half = args.rotary_dim / 2;
+    return {args.cos + token * half, args.sin + token * half, half, args.pairing};
+}
+
+INFERC_INLINE void append_query(const KvAppendArgs &args, int64_t item) {
+    const int64_t token = item / args.heads, h = item % args.heads;
+    if (token >= args.tokens) return;
+    float *to = args.q_out + item * args.k_dim;
+    turn_head(args.q + token * args.q_stride + h * args.k_dim, args.k_dim, args.q_norm, args.eps,
+              rotation_of(args, token), [&](int d, float x) { to[d] = x; });
+}
+
+template <class KV>
+INFERC_INLINE void append_keys(const KvAppendArgs &args, int32_t first, int g) {
+    INFERC_DYNAMIC_SHARED(KV, keys);
+    const int warp = int(threadIdx.x / 32);
+    const int64_t token = first + warp;
+    if (token < args.tokens) {
+        KV *key = keys + warp * key_pitch<KV>(args.k_dim);
+        turn_head(args.k + token * args.k_stride + g * args.k_dim, args.k_dim, args.k_norm,
+                  args.eps, rotation_of(args, token), [&](int d, float x) { convert(x, key + d); });
+        const Place place = place_of(args.slots[token], args.page_tokens, args.kv_heads, g);
+        const float *v = args.v + token * args.v_stride + g * args.v_dim;
+        KV *to = static_cast<KV *>(args.v_pool) +
+                 (place.head * args.page_tokens + place.offset) * args.v_dim;
+        for (int e = int(threadIdx.x & 31); e < args.v_dim; e += 32) convert(v[e], to + e);
+    }
+    write_keys(keys, args.k_dim, static_cast<KV *>(args.k_pool), args.slots, first, args.tokens,
+               args.page_tokens, args.kv_heads, g);
+}
+
+// Grid: query_blocks(), then key_blocks().
 template <class KV>
 INFERC_INLINE void kv_append(const KvAppendArgs &args) {
-    const int q_heads = args.q_out ? args.heads : 0, heads = q_heads + args.kv_heads;
-    const int64_t item = int64_t(blockIdx.x) * kAppendWarps + threadIdx.x / 32;
-    const int64_t token = item / heads;
-    if (token >= args.tokens) return;
-    const int h = int(item % heads), half = args.rotary_dim / 2;
-    const Rotation rotation = {args.cos + token * half, args.sin + token * half, half,
-                               args.pairing};
-    if (h >= q_heads) {
-        append_head<KV>(args, token, h - q_heads, rotation);
-        return;
-    }
-    float *to = args.q_out + (token * args.heads + h) * args.k_dim;
-    turn_head(args.q + token * args.q_stride + h * args.k_dim, args.k_dim, args.q_norm, args.eps,
-              rotation, [&](int d, float x) { to[d] = x; });
+    const int64_t block = int64_t(blockIdx.x) - query_blocks(args);
+    if (block < 0)
+        append_query(args, int64_t(blockIdx.x) * kAppendTokens + threadIdx.x / 32);
+    else
+        append_keys<KV>(args, int32_t(block / args.kv_heads) * kAppendTokens,
+                        int(block % args.kv_heads));
 }
 
 #endif  // INFERC_DEVICE_CODE

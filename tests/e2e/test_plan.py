@@ -13,6 +13,9 @@ import pytest
 import inferc
 from inferc.cli.main import main
 from inferc.errors import CompileError
+from inferc.ir.cost import Workload
+from inferc.report.machines import MACHINES
+from inferc.report.model import phase
 from tests import quantised_models, tiny
 from tests.e2e.workshop import Workshop
 
@@ -140,3 +143,21 @@ def test_command(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["model"]["architecture"] == "MambaForCausalLM"
     assert main(["plan", str(config.with_name("no.json"))]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+LLAMA_8B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 4, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "dtype": "bfloat16",
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def test_decode_on_a_gpu_moves_little_more_than_it_must(tmp_path: Path) -> None:
+    """Shapes of Llama 3.1 8B with four of its layers, at a context of 4096 tokens."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    report = inferc.plan(tmp_path / "config.json", target="cuda:sm_90a")
+    assert report["kv"]["dtype"] == "bf16"
+    for sequences, most in ((1, 1.02), (64, 1.05)):
+        result = phase(report, "decode", Workload.decode(sequences, 4096), MACHINES["h200"])
+        assert 1.0 <= result.traffic_ratio <= most, sequences

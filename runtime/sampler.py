@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from inferc.errors import InfercError, RequestError
 from inferc.runtime.request import Sampled, SamplingParams, SequenceId
+from inferc.runtime.sample_rows import EDIT, ROW, Rows, SampleRows
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 _FIRST_CANDIDATES = 64
+_NO_EDITS: Rows = np.zeros(0, EDIT)
 
 
 @dataclass
@@ -31,17 +33,36 @@ class _State:
     sampled: int = 0
     counts: dict[int, int] = field(default_factory=dict)
 
+    def edits(self) -> Rows:
+        """Tokens whose logits bias or penalties change, for sampling on a device."""
+        params = self.params
+        output_ids = np.fromiter(self.counts, np.int64, len(self.counts))
+        parts = [self.bias_ids]
+        if params.repetition_penalty != 1:
+            parts += [self.prompt_ids, output_ids]
+        elif params.presence_penalty != 0 or params.frequency_penalty != 0:
+            parts.append(output_ids)
+        ids = np.unique(np.concatenate(parts))
+        edits = np.zeros(len(ids), EDIT)
+        edits["token"] = ids
+        edits["bias"][np.searchsorted(ids, self.bias_ids)] = self.bias
+        if len(parts) > 1:
+            places = np.searchsorted(ids, output_ids)
+            edits["count"][places] = np.fromiter(self.counts.values(), np.int64, len(self.counts))
+            edits["seen"] = np.isin(ids, np.union1d(self.prompt_ids, output_ids))
+        return edits
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether bias or penalties change any logit."""
+        params = self.params
+        penalties = (params.presence_penalty, params.frequency_penalty)
+        return bool(params.logit_bias) or params.repetition_penalty != 1 or any(penalties)
+
     @property
     def plain_greedy(self) -> bool:
         params = self.params
-        return (
-            params.temperature == 0
-            and params.logprobs is None
-            and params.repetition_penalty == 1
-            and params.presence_penalty == 0
-            and params.frequency_penalty == 0
-            and not params.logit_bias
-        )
+        return params.temperature == 0 and params.logprobs is None and not self.has_edits
 
 
 class Sampler:
@@ -52,6 +73,7 @@ class Sampler:
         self._known_ids = known_ids
         self._end = int(np.flatnonzero(known_ids)[-1]) + 1
         self._holes: Ids = np.flatnonzero(~known_ids[: self._end])
+        self._holes_on_device = self._holes.astype(np.int32)
         self._states: dict[SequenceId, _State] = {}
 
     def check(self, params: SamplingParams) -> None:
@@ -96,10 +118,38 @@ class Sampler:
         self, sequences: Sequence[SequenceId], logits: npt.NDArray[np.float32]
     ) -> Mapping[SequenceId, Sampled]:
         """One token for each row of `logits`."""
-        return {
-            sequence: self._sample_row(self._states[sequence], row)
-            for sequence, row in zip(sequences, logits, strict=True)
-        }
+        found = {}
+        for sequence, row in zip(sequences, logits, strict=True):
+            found[sequence] = self._sample_row(self._states[sequence], row)
+            self.accept(sequence, found[sequence])
+        return found
+
+    def rows(self, sequences: Sequence[SequenceId]) -> SampleRows:
+        """The same for a device that samples by itself: it gives the tokens of `sample`."""
+        known = self._end - len(self._holes)
+        rows, edits, first = [], [], 0
+        for sequence in sequences:
+            state = self._states[sequence]
+            params = state.params
+            own = state.edits() if state.has_edits else _NO_EDITS
+            wanted = -1 if params.logprobs is None else min(params.logprobs, known)
+            rows.append(
+                (
+                    params.temperature, params.top_p, params.min_p, params.repetition_penalty,
+                    params.presence_penalty, params.frequency_penalty, *state.key, state.sampled,
+                    params.top_k or 0, wanted, first, len(own),
+                )
+            )  # fmt: skip
+            edits.append(own)
+            first += len(own)
+        together = np.concatenate(edits) if first else _NO_EDITS
+        return SampleRows(np.array(rows, ROW), together, self._end, self._holes_on_device)
+
+    def accept(self, sequence: SequenceId, sampled: Sampled) -> None:
+        """Take note of a token that a device sampled."""
+        state = self._states[sequence]
+        state.sampled += 1
+        state.counts[sampled.token] = state.counts.get(sampled.token, 0) + 1
 
     def _sample_row(self, state: _State, row: npt.NDArray[np.float32]) -> Sampled:
         if state.plain_greedy and not len(self._holes):
@@ -108,8 +158,6 @@ class Sampler:
             sampled = Sampled(token)
         else:
             sampled = self._sample_masked(state, row)
-        state.sampled += 1
-        state.counts[sampled.token] = state.counts.get(sampled.token, 0) + 1
         return sampled
 
     def _sample_masked(self, state: _State, row: npt.NDArray[np.float32]) -> Sampled:
@@ -226,7 +274,12 @@ def _with_logprobs(token: int, logits: Floats, count: int) -> Sampled:
 def _refuse_nan(largest: float) -> None:
     """Numpy's maximum is NaN where any value is."""
     if np.isnan(largest):
-        raise InfercError(
-            "The model produced logits that are not numbers (NaN). `inferc verify` compares the"
-            " artifact with its source model."
-        )
+        raise logits_are_nan()
+
+
+def logits_are_nan() -> InfercError:
+    """The error of a model that computes no numbers."""
+    return InfercError(
+        "The model produced logits that are not numbers (NaN). `inferc verify` compares the"
+        " artifact with its source model."
+    )

@@ -1,11 +1,14 @@
 """What the engine asks of an executor."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from inferc.runtime.plan import Plan
+from inferc.runtime.request import Sampled
+from inferc.runtime.sample_rows import SampleRows
 
 Logits = npt.NDArray[np.float32]
 
@@ -34,4 +37,18 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back threads and memory; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class SamplingExecutor(Executor, Protocol):
+    """An executor that can choose the tokens where the logits are, so that only ids come back."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether it can, and is to."""
+        ...
+
+    def sample(self, plan: Plan, rows: SampleRows) -> Sequence[Sampled]:
+        """A token for each row of logits that the plan wants, by its row of `rows`."""
         ...

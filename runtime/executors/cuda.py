@@ -3,7 +3,9 @@
 Decode steps are captured as CUDA graphs, one for each size of `cuda_inputs`, and replayed.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,17 @@ from inferc.runtime.executors.cuda_inputs import PackedInputs, PackedStep
 from inferc.runtime.executors.cuda_library import CudaContext, CudaStepLibrary, StepLaunchError
 from inferc.runtime.executors.cuda_memory import device_plan
 from inferc.runtime.executors.cuda_options import CudaOptions
+from inferc.runtime.executors.cuda_sampling import DeviceSampler
 from inferc.runtime.executors.memory import Bytes
 from inferc.runtime.executors.nvtx import MarkedLauncher, modules_of_unit, ranges
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
+from inferc.runtime.request import Sampled
+from inferc.runtime.sample_rows import SampleRows
 from inferc.runtime.step_inputs import check_limits
 from inferc.runtime.target_choice import architecture, select_target
 
+_log = logging.getLogger(__name__)
 MakeBudget = Callable[[int], KvBudget]
 """The KV budget, given the bytes that the model leaves free on the device."""
 
@@ -72,6 +78,13 @@ class CudaExecutor:
             multiprocessors=device.facts.multiprocessors,
         )
         self._graphs = Graphs(device)
+        self._sampler = DeviceSampler(device, self._library.sample, self._library.sample_bytes)
+        self._samples = self._library.samples and not options.host_sampling
+        if not self._samples:
+            reason = (
+                "as asked for" if options.host_sampling else "the artifact has no kernels for it"
+            )
+            _log.info("Logits are copied from the device and sampled on the host: %s.", reason)
 
     def _allocate(self, manifest: Manifest, budget: MakeBudget) -> DeviceBuffers:
         inputs_bytes = PackedInputs(self._limits, self._page_tokens, 0).capacity_bytes
@@ -113,6 +126,25 @@ class CudaExecutor:
                 self._device.download(host, self._buffers.logits)
             self._device.synchronize()
         return host.view(np.float32).reshape(step.logit_rows, self._vocab_size)
+
+    @property
+    def samples(self) -> bool:
+        """Whether `sample` is there and wanted."""
+        return self._samples
+
+    def sample(self, plan: Plan, rows: SampleRows) -> Sequence[Sampled]:
+        """Tokens for the wanted rows, chosen on the device."""
+        check_limits(plan, self._limits)
+        self._device.attach()
+        with self._range(f"{plan.phase} {plan.tokens} tokens of {len(plan.sequences)} sequences"):
+            self._submit(plan)
+            if not len(rows.rows):
+                self._device.synchronize()
+                return ()
+            with self._explained():
+                logits = self._buffers.logits
+                self._sampler.launch(self._context, logits, self._vocab_size, rows)
+            return self._sampler.finish(rows)
 
     def overwrite_weights(self, pattern: Bytes) -> None:
         """Put other bytes, again and again, in place of all weights: for measuring without any."""
@@ -160,8 +192,14 @@ class CudaExecutor:
     def _launch(self, decode: bool) -> None:
         if self._marked is not None:
             self._marked.begin("decode" if decode else "prefill")
-        try:
+        with self._explained():
             self._library.run(self._context, self._args, decode)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Name the kernel whose launch failed."""
+        try:
+            yield
         except StepLaunchError as error:
             failure = self._launcher.take_failure()
             if failure is None:

@@ -36,6 +36,27 @@ class CudaContext(ctypes.Structure):
     )
 
 
+class SampleArgs(ctypes.Structure):
+    """`inferc_sample_args` of `cuda/sampling.h`."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("rows", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+        ("holes", ctypes.c_void_p),
+        ("hole_count", ctypes.c_int32),
+        ("top_stride", ctypes.c_int32),
+        ("rows_host", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("edits", ctypes.c_void_p),
+        ("edit_count", ctypes.c_int64),
+        ("sampled", ctypes.c_void_p),
+        ("top", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+    )
+
+
 class StepLaunchError(InfercError):
     """A kernel could not be launched."""
 
@@ -54,6 +75,14 @@ class CudaStepLibrary:
             for step in (library.inferc_cuda_prefill, library.inferc_cuda_decode):
                 step.restype = ctypes.c_int32
                 step.argtypes = (ctypes.POINTER(CudaContext), ctypes.POINTER(StepArgs))
+            # A library of before has no sampling.
+            self.samples = hasattr(library, "inferc_cuda_sample")
+            if self.samples:
+                library.inferc_cuda_sample.restype = ctypes.c_int32
+                library.inferc_cuda_sample_bytes.restype = ctypes.c_uint64
+                library.inferc_cuda_sample_bytes.argtypes = (
+                    ctypes.c_int32, ctypes.c_int32, ctypes.c_int64,
+                )  # fmt: skip
             self.scratch_bytes = int(library.inferc_cuda_scratch_bytes())
             self.kernels = tuple(
                 KernelName(
@@ -73,6 +102,15 @@ class CudaStepLibrary:
             raise StepLaunchError("A kernel of the step could not be launched.")
         if code != 0:
             raise InfercError(refusal(code, args))
+
+    def sample(self, context: CudaContext, args: SampleArgs) -> None:
+        """Launch the choice of tokens."""
+        if self.library.inferc_cuda_sample(ctypes.byref(context), ctypes.byref(args)) != 0:
+            raise StepLaunchError("A kernel that samples could not be launched.")
+
+    def sample_bytes(self, rows: int, columns: int, edits: int) -> int:
+        """Bytes of the workspace of `sample`."""
+        return int(self.library.inferc_cuda_sample_bytes(rows, columns, edits))
 
     def describe(self, failure: LaunchFailure, modules: str) -> str:
         """A sentence on a launch that failed."""

@@ -10,6 +10,7 @@ _SWITCHES = {
     "no-graphs": {"graphs": False},
     "dependent-launch": {"dependent_launch": True},
     "check-launches": {"check_launches": True, "graphs": False},
+    "host-sampling": {"host_sampling": True},
     "nvtx": {"nvtx": True, "graphs": False},
 }
 
@@ -23,6 +24,7 @@ class CudaOptions:
         dependent_launch: kernels that ask for it may begin before the one ahead has ended
             (programmatic dependent launch, sm_90 and later).
         check_launches: wait for each kernel, so that an error names the one that failed; slow.
+        host_sampling: logits are copied to the host and sampled there.
         nvtx: mark steps and launches with NVTX ranges, for Nsight Systems; needs `nvtx`. A
             replayed graph has no launches to mark, so graphs are better off.
     """
@@ -30,6 +32,7 @@ class CudaOptions:
     graphs: bool = True
     dependent_launch: bool = False
     check_launches: bool = False
+    host_sampling: bool = False
     nvtx: bool = False
 
 

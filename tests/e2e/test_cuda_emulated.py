@@ -81,6 +81,33 @@ def test_mixed_requests_equal_requests_alone(artifact: Path) -> None:
         assert np.array_equal(np.array(rows[number]).view(np.int32), wanted.view(np.int32)), number
 
 
+SAMPLED = (
+    {}, {"temperature": 0.0, "logprobs": 3}, {"top_k": 5, "repetition_penalty": 1.3},
+    {"top_p": 0.8, "presence_penalty": 0.4, "logprobs": 0}, {"logit_bias": {7: 3.0, 9: -np.inf}},
+)  # fmt: skip
+
+
+def test_the_device_samples_the_tokens_of_the_host(artifact: Path) -> None:
+    found = []
+    for options in (CudaOptions(), CudaOptions(host_sampling=True)):
+        device = emulated_device(artifact)
+        with load_emulated(artifact, device, options) as engine:
+            for seed, more in enumerate(SAMPLED):
+                asked = {"temperature": 0.9, "seed": seed, "max_tokens": 6, "ignore_eos": True}
+                engine.add_request(ids_of(name_of(artifact), 9 + seed), **asked | more)
+            events = [event for _ in range(40) for event in engine.step()]
+            assert not engine.has_work
+            found.append(sorted(events, key=lambda event: event.request))
+            logits_bytes = 4 * len(SAMPLED) * engine.executor.vocab_size
+            assert (max(device.copies[-6:]) < logits_bytes) is not options.host_sampling
+    assert len(found[0]) == 6 * len(SAMPLED)
+    for here, there in zip(*found, strict=True):
+        assert (here.request, here.token) == (there.request, there.token)
+        assert [t for t, _ in here.top_logprobs] == [t for t, _ in there.top_logprobs]
+        assert (here.logprob is None) == (there.logprob is None)
+        assert abs((here.logprob or 0) - (there.logprob or 0)) < 1e-9
+
+
 def test_a_failed_launch_names_kernel_and_modules(artifact: Path) -> None:
     device = emulated_device(artifact)
     with load_emulated(artifact, device) as engine:

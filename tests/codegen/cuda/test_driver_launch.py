@@ -10,8 +10,9 @@ from inferc.codegen.cuda_toolchain import find_tool
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.toolchain import find_compiler
 from inferc.runtime.executors.cuda_driver_launch import DriverContext, DriverLauncher
-from inferc.runtime.executors.cuda_library import CudaContext, LaunchConfig
+from inferc.runtime.executors.cuda_library import CudaContext, LaunchConfig, SampleArgs
 from inferc.runtime.executors.nvtx import LAUNCH
+from inferc.runtime.sample_rows import EDIT, ROW, SAMPLED, TOP
 
 SAME = """
 #include <cuda.h>
@@ -40,8 +41,11 @@ CUresult (*const synchronize)(CUstream) = cuStreamSynchronize;
 """
 SIZES = """
 #include "inferc/cuda/driver_launch.h"
+#include "inferc/cuda/sampling.h"
 extern "C" INFERC_EXPORT const uint64_t sizes[] = {
-    sizeof(inferc_cuda_driver_context), sizeof(inferc_cuda_context), sizeof(inferc_launch_config)};
+    sizeof(inferc_cuda_driver_context), sizeof(inferc_cuda_context), sizeof(inferc_launch_config),
+    sizeof(inferc_sample_args), sizeof(inferc_sample_row), sizeof(inferc_logit_edit),
+    sizeof(inferc_sampled), sizeof(inferc_token_logprob)};
 """
 
 
@@ -82,9 +86,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def test_the_runtime_has_the_same_structures(library: ctypes.CDLL) -> None:
-    sizes = (ctypes.c_uint64 * 3).in_dll(library, "sizes")
-    ours = [ctypes.sizeof(s) for s in (DriverContext, CudaContext, LaunchConfig)]
-    assert list(sizes) == ours
+    sizes = (ctypes.c_uint64 * 8).in_dll(library, "sizes")
+    ours = [ctypes.sizeof(s) for s in (DriverContext, CudaContext, LaunchConfig, SampleArgs)]
+    assert list(sizes) == ours + [t.itemsize for t in (ROW, EDIT, SAMPLED, TOP)]
 
 
 class Driver:

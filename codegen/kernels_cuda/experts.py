@@ -54,6 +54,9 @@ EXPERTS = replace(
     supports=_supports,
     params=_params,
     scratch=_scratch,
-    kernels=("_counts", "_places", "_up", "_up_wide", "_down", "_down_wide", "_sum"),
+    kernels=(
+        "_counts", "_places", "_up_few", "_down_few", "_up_some", "_down_some", "_up_many",
+        "_down_many", "_sum",
+    ),
     instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",)},
-)
+)  # fmt: skip

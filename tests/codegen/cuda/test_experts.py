@@ -17,7 +17,7 @@ from inferc.ir.ops.experts import gated_activation
 from inferc.ir.types import TensorType, numpy_dtype
 
 CLAMPED = ", limit = 0.7, alpha = 1.702, offset = 1.0"
-ROWS = 60
+ROWS = 66
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ SHAPES = {
     "groups": Shape(4, 2, 128, 32, "u4b_g128", "i8", "gelu"),
 }
 ROUNDED = {
-    "bf16": Shape(6, 2, 50, 34, "bf16", "bf16", "gelu_tanh"),
+    "bf16": Shape(5, 2, 50, 34, "bf16", "bf16", "gelu_tanh"),
     "k blocks": Shape(3, 2, 256, 32, "q4_k", "q4_0", "gelu"),
 }
 
@@ -183,11 +183,11 @@ def test_rounded_activations(name: str) -> None:
     check(name, 3e-3, 0)  # rounding turns where float32 and float64 differ in the last place
 
 
-@pytest.mark.parametrize("name", ["odd sizes", "blocks", "bf16"])
+@pytest.mark.parametrize("name", ["odd sizes", "k blocks", "bf16"])
 def test_what_a_row_gets_depends_on_the_row_only(name: str) -> None:
     given = inputs((SHAPES | ROUNDED)[name], ROWS)
     whole = run(name, given)
-    for start, stop in ((0, 1), (7, 9), (50, 60), (3, 40)):
+    for start, stop in ((0, 1), (7, 9), (50, 60), (20, 66)):
         part = run(name, tuple(np.ascontiguousarray(a[start:stop]) for a in given))
         np.testing.assert_array_equal(part, whole[start:stop])
 

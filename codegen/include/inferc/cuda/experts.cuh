@@ -8,7 +8,7 @@
 #pragma once
 
 #include "inferc/cuda/experts_lists.cuh"
-#include "inferc/cuda/gemm_decode.cuh"
+#include "inferc/cuda/gemm_block.cuh"
 #include "inferc/cuda/math.cuh"
 #include "inferc/cuda/step.h"
 
@@ -33,13 +33,33 @@ struct ExpertsArgs {
     float *results;                                // [pairs, hidden]
 };
 
-// Tiles of 8 entries of a part where experts have many: as registers allow.
-template <class Up, class Down>
-constexpr int kWideTiles = Up::x_terms == 3 || Down::x_terms == 3 ||
-                                   record_k<typename Up::W>() == 256 ||
-                                   record_k<typename Down::W>() == 256
-                               ? 2
-                               : 4;
+// Entries of a part: few and some are read as decode reads its rows (gemm_decode.cuh), many go
+// through the blocks of gemm_block.cuh. The bits are the same.
+enum class PartSize { few, some, many };
+
+// How parts of a size go through both products.
+template <PartSize size_, class Up, class Down>
+struct ExpertParts {
+    static constexpr PartSize size = size_;
+    // Tiles of 8 entries, as registers allow.
+    static constexpr int T =
+        size == PartSize::few    ? 1
+        : size == PartSize::some ? min_of(DecodePlan<Up>::wide, DecodePlan<Down>::wide)
+                                 : min_of(most_block_tiles<Up>(), most_block_tiles<Down>());
+    static constexpr int entries = 8 * T;
+    static constexpr bool many = size == PartSize::many;
+    template <class Shape>
+    static constexpr int threads =
+        many ? BlockPlan<Shape, T>::threads : DecodePlan<Shape>::threads;
+    // Blocks a multiprocessor that registers are to allow.
+    template <class Shape>
+    static constexpr int resident = size == PartSize::few ? DecodePlan<Shape>::resident : 1;
+    // Blocks of a part, and their shared memory.
+    template <class Shape>
+    static constexpr int blocks = many ? BlockPlan<Shape, T>::blocks : DecodePlan<Shape>::blocks;
+    template <class Shape>
+    static constexpr int bytes = many ? BlockPlan<Shape, T>::bytes : DecodeMemory<Shape, T>::bytes;
+};
 
 // Rows of x that the tokens of a lane are, in tiles of 8.
 template <int T>
@@ -79,41 +99,51 @@ struct ExpertStore {
     }
 };
 
-// First product(s). Grid: {DecodePlan<Shape>::blocks, parts of 8 T entries}.
-template <class Shape, class M, class Gate, bool biased, int T>
+// The product of a block for `count` entries from `first` on, rows(entry) where each is.
+template <class Parts, class Shape, class Rows, class Epilogue>
+INFERC_INLINE void expert_product(const uint8_t *w, int count, const Rows &rows,
+                                  const Epilogue &epilogue) {
+    constexpr int T = Parts::T;
+    if constexpr (Parts::many) {
+        gemm_block_tiles<Shape, T, true>(w, int(blockIdx.x), rows, 0, count, epilogue);
+    } else {
+        GatheredTokens<T> tokens;
+        INFERC_EACH_OF for (int j = 0; j < T; j++)
+            tokens.row[j] = rows(min_of(8 * j + int(threadIdx.x) % 32 / 4, count - 1));
+        const int tile = int(blockIdx.x) * DecodePlan<Shape>::R;
+        gemm_decode_tiles<Shape, T>(w, tile, tokens, 0, count, epilogue);
+    }
+}
+
+// First product(s). Grid: {blocks of the product, parts}.
+template <class Shape, class M, class Gate, bool biased, class Parts>
 INFERC_INLINE void experts_up(const ExpertsArgs &a) {
     const int4 part = a.lists.parts[blockIdx.y];
-    const int expert = part.x, first = part.y, count = part.z;
+    const int expert = part.x, first = part.y;
     if (expert < 0) return;
-    GatheredTokens<T> rows;
-    INFERC_UNROLL for (int j = 0; j < T; j++) {
-        const int i = min_of(8 * j + int(threadIdx.x) % 32 / 4, count - 1);
-        rows.row[j] = a.x + int64_t(a.lists.entries[first + i] / M::kChosen) * M::kHidden;
-    }
     const int64_t bias = int64_t(expert) * M::kInner;
     const ExpertGate<M, Gate, biased, Shape::kPair> gate = {
         a.between + int64_t(first) * M::kInner, biased ? a.gate_bias + bias : nullptr,
         biased ? a.up_bias + bias : nullptr};
+    const auto rows = [&](int entry) {
+        return a.x + int64_t(a.lists.entries[first + entry] / M::kChosen) * M::kHidden;
+    };
     const uint8_t *w = a.up + expert * (Shape::tiles * Shape::tile_bytes);
-    gemm_decode_tiles<Shape, T>(w, int(blockIdx.x) * DecodePlan<Shape>::R, rows, 0, count, gate);
+    expert_product<Parts, Shape>(w, part.z, rows, gate);
 }
 
-// Second product. Grid: {DecodePlan<Shape>::blocks, parts of 8 T entries}.
-template <class Shape, class M, bool biased, int T>
+// Second product. Grid: {blocks of the product, parts}.
+template <class Shape, class M, bool biased, class Parts>
 INFERC_INLINE void experts_down(const ExpertsArgs &a) {
     const int4 part = a.lists.parts[blockIdx.y];
-    const int expert = part.x, first = part.y, count = part.z;
+    const int expert = part.x, first = part.y;
     if (expert < 0) return;
-    GatheredTokens<T> rows;
-    INFERC_UNROLL for (int j = 0; j < T; j++) {
-        const int i = min_of(8 * j + int(threadIdx.x) % 32 / 4, count - 1);
-        rows.row[j] = a.between + int64_t(first + i) * M::kInner;
-    }
     const ExpertStore<M, biased> keep = {
         a.results + int64_t(first) * M::kHidden,
         biased ? a.down_bias + int64_t(expert) * M::kHidden : nullptr};
+    const auto rows = [&](int entry) { return a.between + int64_t(first + entry) * M::kInner; };
     const uint8_t *w = a.down + expert * (Shape::tiles * Shape::tile_bytes);
-    gemm_decode_tiles<Shape, T>(w, int(blockIdx.x) * DecodePlan<Shape>::R, rows, 0, count, keep);
+    expert_product<Parts, Shape>(w, part.z, rows, keep);
 }
 
 // out = sum over the choices of a row, in their order.
@@ -155,11 +185,12 @@ void place_experts_scratch(ExpertsArgs &a, void *scratch) {
     a.results = reinterpret_cast<float *>(take(pairs * M::kHidden));
 }
 
-// Whether experts get so many entries that parts should have more than 8: with fewer, the weights
-// of an expert would be read again and again.
+// Parts as large as experts have entries, on average: with small ones the weights of an expert
+// would be read again and again.
 template <class M>
-bool has_wide_parts(const ExpertsArgs &a) {
-    return a.lists.pairs > 6 * M::kExperts;
+PartSize part_size(int pairs) {
+    if (pairs <= 6 * M::kExperts) return PartSize::few;
+    return pairs <= 24 * M::kExperts ? PartSize::some : PartSize::many;
 }
 
 template <class M>
@@ -167,12 +198,12 @@ Grid sum_grid(int64_t rows) {
     return {uint32_t(rows), uint32_t(ceil_div(M::kHidden, kSumThreads))};
 }
 
-// One product of all experts, 8 T entries a block.
-template <class Shape, class M, int T>
+// One product of all experts.
+template <class Parts, class Shape, class M>
 void launch_experts(const Step &step, int32_t kernel, const ExpertsArgs &a) {
-    const Grid grid = {uint32_t(DecodePlan<Shape>::blocks),
-                       uint32_t(most_parts(M::kExperts, 8 * T, a.lists.pairs))};
-    step.launch(kernel, grid, DecodePlan<Shape>::threads, DecodeMemory<Shape, T>::bytes, a);
+    const int parts = most_parts(M::kExperts, Parts::entries, a.lists.pairs);
+    const Grid grid = {uint32_t(Parts::template blocks<Shape>), uint32_t(parts)};
+    step.launch(kernel, grid, Parts::template threads<Shape>, Parts::template bytes<Shape>, a);
 }
 
 #endif

@@ -58,5 +58,5 @@ EXPERTS = replace(
         "_counts", "_places", "_up_few", "_down_few", "_up_some", "_down_some", "_up_many",
         "_down_many", "_sum",
     ),
-    instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",)},
+    instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",), "sm_90a": ("UBLKCP",)},
 )  # fmt: skip

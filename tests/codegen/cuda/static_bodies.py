@@ -120,4 +120,5 @@ BODIES: dict[str, list[tuple[str, str]]] = {
         ("decode", linear_with_residual("q4_k")),
         ("decode", glu_linear("bf16")),
     ],
+    "experts": [("decode", experts("bf16"))],
 }

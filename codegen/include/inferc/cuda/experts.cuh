@@ -61,6 +61,8 @@ struct ExpertParts {
     static constexpr int bytes = many ? BlockPlan<Shape, T>::bytes : DecodeMemory<Shape, T>::bytes;
 };
 
+#if INFERC_DEVICE_CODE
+
 // Rows of x that the tokens of a lane are, in tiles of 8.
 template <int T>
 struct GatheredTokens {
@@ -163,6 +165,8 @@ INFERC_INLINE void experts_sum(const ExpertsArgs &a) {
     for (int j = 0; j < M::kChosen; j++) total = fma(weight[j], y[j], total);
     a.out[int64_t(row) * M::kHidden + col] = total;
 }
+
+#endif
 
 #if INFERC_HOST_CODE
 

@@ -27,6 +27,10 @@ struct HeadLinearArgs {
 template <class Shape>
 constexpr int kHeadTiles = Shape::x_terms == 3 ? 2 : 4;
 
+constexpr int kBesideThreads = 128;
+
+#if INFERC_DEVICE_CODE
+
 template <int stride>
 struct HeadStore {
     float *y;  // of the head in the first row
@@ -49,8 +53,6 @@ INFERC_INLINE void head_linear(const HeadLinearArgs &a) {
                                 a.rows, keep);
 }
 
-constexpr int kBesideThreads = 128;
-
 // Copies `width` numbers a head behind its product of n; the first `rotary_dim` of them turned.
 template <class B, class Y, int heads, int n, int width, int rotary_dim, Pairing pairing>
 INFERC_INLINE void copy_beside(const HeadLinearArgs &a) {
@@ -71,6 +73,8 @@ INFERC_INLINE void copy_beside(const HeadLinearArgs &a) {
     y[first] = x[first] * c - x[second] * s;
     y[second] = x[second] * c + x[first] * s;
 }
+
+#endif
 
 #if INFERC_HOST_CODE
 

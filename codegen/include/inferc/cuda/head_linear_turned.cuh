@@ -9,6 +9,8 @@ namespace inferc {
 
 constexpr int kTurnedThreads = 128, kTurnedColumns = 64, kTurnedTile = 16;
 
+#if INFERC_DEVICE_CODE
+
 // Eight weights of a tile, two rows by four columns: those that a thread decodes.
 struct WeightPatch {
     float of[2][4];
@@ -98,6 +100,8 @@ INFERC_INLINE void head_linear_turned(const HeadLinearArgs &a) {
             a.y[int64_t(row) * Y::kStride + int64_t(head) * Y::kHeadStride + begin + col] = acc[r];
     }
 }
+
+#endif
 
 #if INFERC_HOST_CODE
 

@@ -45,7 +45,7 @@ class NoCubins:
 def compile_emulated(source: Path, name: str, output: Path, **options: Any) -> Manifest:
     """Compile a tiny case for CUDA, without cubins."""
     context = tiny.case_of(name).context_tokens
-    with mock.patch("inferc.driver.find_cuda_compiler", NoCubins):
+    with mock.patch("inferc.driver.find_cuda_compiler", lambda *archs: NoCubins()):
         return inferc.compile(source, output, context_tokens=context, tvm=False, **options)
 
 

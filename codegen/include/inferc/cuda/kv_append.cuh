@@ -84,11 +84,11 @@ INFERC_INLINE void turn_head(const float *x, int n, const float *norm, float eps
 }
 
 // Where a head of a token lies in the pool: (page * kv_heads + g), and the offset in the page.
-struct Place {
+struct AppendPlace {
     int64_t head, offset;
 };
 
-INFERC_INLINE Place place_of(int32_t slot, int32_t page_tokens, int32_t kv_heads, int g) {
+INFERC_INLINE AppendPlace place_of(int32_t slot, int32_t page_tokens, int32_t kv_heads, int g) {
     return {int64_t(slot / page_tokens) * kv_heads + g, slot % page_tokens};
 }
 
@@ -100,7 +100,7 @@ INFERC_INLINE void write_keys(const KV *keys, int k_dim, KV *pool, const int32_t
     __syncthreads();
     const int at = int(threadIdx.x) % kAppendTokens;
     if (first + at >= tokens) return;
-    const Place place = place_of(slots[first + at], page_tokens, kv_heads, g);
+    const AppendPlace place = place_of(slots[first + at], page_tokens, kv_heads, g);
     KV *to = pool + place.head * k_dim * page_tokens + place.offset;
     for (int d = int(threadIdx.x) / kAppendTokens; d < k_dim; d += kAppendThreads / kAppendTokens)
         to[int64_t(d) * page_tokens] = keys[at * key_pitch<KV>(k_dim) + d];
@@ -128,7 +128,7 @@ INFERC_INLINE void append_keys(const KvAppendArgs &args, int32_t first, int g) {
         KV *key = keys + warp * key_pitch<KV>(args.k_dim);
         turn_head(args.k + token * args.k_stride + g * args.k_dim, args.k_dim, args.k_norm,
                   args.eps, rotation_of(args, token), [&](int d, float x) { convert(x, key + d); });
-        const Place place = place_of(args.slots[token], args.page_tokens, args.kv_heads, g);
+        const AppendPlace place = place_of(args.slots[token], args.page_tokens, args.kv_heads, g);
         const float *v = args.v + token * args.v_stride + g * args.v_dim;
         KV *to = static_cast<KV *>(args.v_pool) +
                  (place.head * args.page_tokens + place.offset) * args.v_dim;

@@ -126,6 +126,8 @@ class World:
         operands += [self.sinks] if self.shape.sinks else []
         args = StepArgs(tokens=len(q), sequences=len(chunks), table_stride=TABLE_PAGES)
         (out,) = unit(operands, len(q), args=args, order=order)
+        partitions_seen = bool((unit.emulation.scratch != 0xFF).any())
+        assert partitions_seen == (split and int(contexts.max()) > 512)
         return [out[starts[i] : starts[i + 1]] for i in range(len(chunks))]
 
     def reference(self, chunks: Sequence[Chunk]) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -9,8 +9,7 @@
 // else is in the tile or in the batch, nor how a prompt was cut into steps.
 #pragma once
 
-#include "inferc/cuda/platform.cuh"
-#include "inferc/cuda/ptx.cuh"
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/step.h"
 
 namespace inferc {
@@ -233,6 +232,7 @@ INFERC_INLINE void write_partial_state(float *partial, float maximum, float sum)
 template <class Shape>
 INFERC_INLINE void attention_merge(const AttentionArgs<Shape> &args) {
     using Sizes = AttentionSizes<Shape>;
+    begin_dependent();
     const int32_t token = int32_t(blockIdx.x), head = int32_t(blockIdx.y);
     const int32_t position = args.positions[token];
     const int32_t first = first_visible<Shape>(position) / Sizes::partition_tokens;

@@ -18,6 +18,7 @@ INFERC_INLINE void attend_mma(const AttentionArgs<typename Tiling::Shape> &args)
     constexpr int32_t partition_tokens = AttentionSizes<Shape>::partition_tokens;
     static_assert(partition_tokens % keys == 0, "partitions are whole tiles");
     INFERC_DYNAMIC_SHARED(typename Tiling::Element, shared);
+    begin_dependent();
     AttentionTile tile;
     if (!find_tile(args, int32_t(blockIdx.x), Tiling::rows, tile)) return;
     const KeyRange range = key_range(args, tile, int32_t(blockIdx.z));

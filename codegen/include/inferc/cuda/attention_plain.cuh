@@ -178,6 +178,7 @@ INFERC_INLINE void attend_plain(const AttentionArgs<typename Tiling::Shape> &arg
     using Sizes = AttentionSizes<Shape>;
     INFERC_DYNAMIC_SHARED(float, shared);
     const PlainMemory<Shape> memory(shared);
+    begin_dependent();
     AttentionTile tile;
     if (!find_tile(args, int32_t(blockIdx.x), PlainTile::rows, tile)) return;
     const KeyRange keys = key_range(args, tile, int32_t(blockIdx.z));

@@ -27,6 +27,7 @@ struct KeyAppendArgs {
 template <class KV>
 INFERC_INLINE void k_append(const KeyAppendArgs &args) {
     INFERC_DYNAMIC_SHARED(KV, keys);
+    begin_dependent();
     const int warp = int(threadIdx.x / 32), g = int(blockIdx.x) % args.kv_heads;
     const int32_t first = int32_t(blockIdx.x) / args.kv_heads * kAppendTokens;
     const int64_t token = first + warp;

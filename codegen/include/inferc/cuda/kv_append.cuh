@@ -2,7 +2,7 @@
 // the pages.
 #pragma once
 
-#include "inferc/cuda/platform.cuh"
+#include "inferc/cuda/dependent.cuh"
 
 namespace inferc {
 
@@ -141,6 +141,7 @@ INFERC_INLINE void append_keys(const KvAppendArgs &args, int32_t first, int g) {
 // Grid: query_blocks(), then key_blocks().
 template <class KV>
 INFERC_INLINE void kv_append(const KvAppendArgs &args) {
+    begin_dependent();
     const int64_t block = int64_t(blockIdx.x) - query_blocks(args);
     if (block < 0)
         append_query(args, int64_t(blockIdx.x) * kAppendTokens + threadIdx.x / 32);

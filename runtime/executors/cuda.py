@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from inferc.errors import InfercError
-from inferc.runtime.artifact import Manifest, artifact_path
+from inferc.runtime.artifact import Manifest, TargetEntry, artifact_path
 from inferc.runtime.executors.base import Logits
 from inferc.runtime.executors.cuda_buffers import DeviceBuffers, allocate_buffers
 from inferc.runtime.executors.cuda_device import Device
@@ -54,6 +54,7 @@ class CudaExecutor:
         self._device = device
         target = select_target(manifest, "cuda", device.facts.capability)
         self.target_name = target.name
+        _check_toolkit(target, device)
         self._library = CudaStepLibrary(artifact_path(folder, target.library))
         if target.kernels is None:
             raise InfercError(f"manifest.json: target '{target.name}' names no folder of kernels.")
@@ -207,3 +208,15 @@ class CudaExecutor:
             unit = self._library.kernels[failure.kernel].unit
             modules = modules_of_unit(self._folder, unit)
             raise StepLaunchError(self._library.describe(failure, modules)) from error
+
+
+def _check_toolkit(target: TargetEntry, device: Device) -> None:
+    """Refuse kernels of a later major version of CUDA than the driver knows."""
+    major = (target.toolkit or "").partition(".")[0]
+    known = device.facts.driver_version // 1000
+    if major.isdigit() and int(major) > known:
+        raise InfercError(
+            f"{device.facts.label}: the artifact's kernels were compiled by CUDA {target.toolkit},"
+            f" and the driver knows CUDA {known}. Install a newer driver, or compile the model"
+            f" with CUDA {known}."
+        )

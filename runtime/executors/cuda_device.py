@@ -22,11 +22,19 @@ class OutOfDeviceMemory(InfercError):
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device is. `capability` is its compute capability, `label` names it in errors."""
+    """What a device is.
+
+    Attributes:
+        label: names it in errors.
+        capability: its compute capability.
+        multiprocessors: how many it has.
+        driver_version: 1000 * major + 10 * minor of the CUDA that its driver knows.
+    """
 
     label: str
     capability: tuple[int, int]
     multiprocessors: int
+    driver_version: int
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class CudaDriver:
             f"cuda:{index} ({name}, compute capability {capability[0]}.{capability[1]})",
             capability,
             self._attribute("MULTIPROCESSOR_COUNT"),
+            int(call(self._driver.cuDriverGetVersion)),
         )
 
     def _attribute(self, name: str) -> int:

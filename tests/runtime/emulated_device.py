@@ -53,7 +53,7 @@ class EmulatedDevice:
         kernels: ctypes.CDLL | None = None,
     ) -> None:
         self.kernels = kernels
-        self.facts = DeviceFacts("cuda:0 (emulated)", capability, 4)
+        self.facts = DeviceFacts("cuda:0 (emulated)", capability, 4, 13000)
         self.total_bytes = total_bytes
         self.stream: list[Work] = []
         self.done = 0

@@ -3,6 +3,7 @@
 import ctypes
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from inferc.errors import ArtifactError, InfercError, RequestError
 from inferc.runtime import engine as engine_module
 from inferc.runtime.artifact import PackedTensor, PackedWeights, read_manifest
 from inferc.runtime.engine import Engine, load
+from inferc.runtime.executors import cuda as cuda_module
 from inferc.runtime.executors import cuda_memory
 from inferc.runtime.executors.cuda import CudaExecutor
+from inferc.runtime.executors.cuda_device import KernelName
 from inferc.runtime.executors.cuda_options import CudaOptions, from_environment
+from inferc.runtime.executors.nvtx import CallCursor, ReportedCall
 from inferc.runtime.kv_budget import device_kv_budget
 from inferc.runtime.target_choice import Architecture, parse_device, select_target
 
@@ -102,6 +106,13 @@ def test_a_failed_launch_is_named(open_engine: Open) -> None:
         engine.generate("ab", max_tokens=2)
 
 
+def test_kernels_of_a_later_cuda_are_refused(open_engine: Open) -> None:
+    device = EmulatedDevice()
+    device.facts = replace(device.facts, driver_version=12080)
+    with pytest.raises(InfercError, match=r"compiled by CUDA 13\.0, and the driver knows CUDA 12"):
+        open_engine(device)
+
+
 def test_out_of_memory_tells_the_plan(open_engine: Open) -> None:
     tight = 256 * 2**20 + 2**16
     with pytest.raises(
@@ -131,6 +142,35 @@ def test_weights_arrive_through_small_buffers(
         assert ctypes.string_at(address, nbytes) == stored[offset : offset + nbytes].tobytes()
         assert address % 64 == 0
     assert not device.host and max(device.copies) <= 100
+
+
+def test_ranges_name_steps_kernels_and_modules(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    @contextmanager
+    def mark(name: str) -> Iterator[None]:
+        names.append(name)
+        yield
+
+    monkeypatch.setattr(cuda_module, "ranges", lambda wanted: mark if wanted else None)
+    engine = open_engine(EmulatedDevice(), CudaOptions(graphs=False, nvtx=True))
+    engine.logits([1, 2, 3])
+    layers = "model.layers.0, model.layers.1, model.layers.2, …"
+    assert names == ["prefill 3 tokens of 1 sequences", f"toy_walk: {layers}", "toy_logits: ?"]
+
+
+def test_launches_are_followed_through_the_calls_of_a_step() -> None:
+    """Kernels of one file, called twice in a row, and a file that the report does not know."""
+    calls = [("rows", "a"), ("linear", "b"), ("linear", "c"), ("rows", "d")]
+    cursor = CallCursor([ReportedCall(unit, (module,)) for unit, module in calls])
+    launches = [
+        ("rows", "rows"), ("linear_split", "linear"), ("linear_merge", "linear"),
+        ("linear_split", "linear"), ("sampling_scan", "sampling"), ("rows", "rows"),
+    ]  # fmt: skip
+    found = [cursor.label(KernelName(kernel, unit)) for kernel, unit in launches]
+    assert found == ["a", "b", "b", "c", "?", "d"]
 
 
 def test_weights_can_be_overwritten(open_engine: Open) -> None:

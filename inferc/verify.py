@@ -108,6 +108,7 @@ def verify(
     tokens: int | None = None,
     prompt: str | None = None,
     precision: Precision = "float32",
+    device: str = "cpu",
     threads: int | None = None,
     store: bool = True,
     progress: Callable[[str], None] = lambda _: None,
@@ -120,7 +121,8 @@ def verify(
         tokens: Length of the prompt; by default past the sliding window, if there is one.
         prompt: Text, repeated to that length; a mixed text by default.
         precision: Of the reference.
-        threads: Of our step.
+        device: Of our step: `cpu`, `cuda` or `cuda:N`.
+        threads: Of our step on the CPU.
         store: Write `verification.json` into the artifact.
         progress: Told what happens next.
 
@@ -128,7 +130,7 @@ def verify(
         ToolchainError: transformers is missing.
     """
     folder = Path(artifact)
-    with load(folder, threads=threads) as engine:
+    with load(folder, device=device, threads=threads) as engine:
         assert engine.manifest is not None
         ids, notes = _prompt(engine, engine.manifest, tokens, prompt)
         request = ReferenceRequest(
@@ -249,7 +251,10 @@ def _greedy(engine: Engine, ids: Sequence[int], wanted: Reference) -> Greedy:
 def _compute(folder: Path, manifest: Manifest) -> str:
     """The coarsest arithmetic of the matrix products."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    options = KernelOptions(parse_target(manifest.targets[0].name), report["options"]["compute"])
+    compute = report["options"]["compute"]
+    if manifest.targets[0].kind == "cuda":  # whatever the weights are, activations are rounded
+        return "f32" if compute == "f32" else "bf16"
+    options = KernelOptions(parse_target(manifest.targets[0].name), compute)
     kinds = {
         math_type(tensor.dtype, options).removeprefix("Math").lower()
         for tensor in manifest.weights.tensors

@@ -38,6 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("--prompt", metavar="TEXT", help="prompt, repeated to N tokens")
     p.add_argument("--float64", action="store_true", help="compute the reference in float64")
+    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
     p.add_argument("--threads", type=count, help="worker threads (default: physical cores)")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     p.add_argument("--no-store", action="store_true", help="leave the artifact as it is")
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         tokens=args.tokens,
         prompt=args.prompt,
         precision="float64" if args.float64 else "float32",
+        device=args.device,
         threads=args.threads,
         store=not args.no_store,
         progress=_progress,

@@ -107,7 +107,10 @@ class KernelLoader:
         return module
 
     def _function(self, module: Any, name: str, folder: Path) -> int:
-        """A kernel that may use all shared memory that a block can have."""
+        """A kernel that may use all shared memory that a block can have.
+
+        Loaded now: at its first launch might be too late, for that may be captured in a graph.
+        """
         driver, kind = self.driver, self.driver.CUfunction_attribute
         try:
             function = call(driver.cuModuleGetFunction, module, name.encode())
@@ -116,6 +119,7 @@ class KernelLoader:
                 f"{folder}: the kernel {name} is not in its cubin ({error.short}); compile the"
                 " model again."
             ) from error
+        call(driver.cuFuncLoad, function)
         static = call(driver.cuFuncGetAttribute, kind.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
         attribute = kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         call(driver.cuFuncSetAttribute, function, attribute, self.most_shared_bytes - int(static))

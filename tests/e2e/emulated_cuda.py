@@ -58,10 +58,8 @@ def emulated_device(artifact: Path, sm: int = 80) -> EmulatedDevice:
 
 
 @contextmanager
-def load_emulated(
-    artifact: Path, device: EmulatedDevice, options: CudaOptions | None = None, **more: Any
-) -> Iterator[Engine]:
-    """`inferc.load` of an artifact on an emulated device."""
+def emulation(device: EmulatedDevice, options: CudaOptions | None = None) -> Iterator[None]:
+    """What is loaded with device="cuda" runs on an emulated device."""
 
     def open_executor(
         folder: Path, manifest: Manifest, place: DeviceName, threads: int | None, kv: int | None
@@ -74,8 +72,14 @@ def load_emulated(
             options or CudaOptions(),
         )  # fmt: skip
 
-    with (
-        mock.patch.object(engine_module, "open_executor", open_executor),
-        inferc.load(artifact, device="cuda", **more) as engine,
-    ):
+    with mock.patch.object(engine_module, "open_executor", open_executor):
+        yield
+
+
+@contextmanager
+def load_emulated(
+    artifact: Path, device: EmulatedDevice, options: CudaOptions | None = None, **more: Any
+) -> Iterator[Engine]:
+    """`inferc.load` of an artifact on an emulated device."""
+    with emulation(device, options), inferc.load(artifact, device="cuda", **more) as engine:
         yield engine

@@ -10,7 +10,8 @@ import pytest
 from inferc.errors import InfercError
 from inferc.runtime.executors.cuda import CudaExecutor
 from inferc.runtime.executors.cuda_options import CudaOptions
-from tests.e2e.emulated_cuda import compile_emulated, emulated_device, load_emulated
+from inferc.verify import verify
+from tests.e2e.emulated_cuda import compile_emulated, emulated_device, emulation, load_emulated
 from tests.e2e.test_batch_invariance import observed, requests
 from tests.e2e.workshop import Workshop, ids_of, reference_logits
 
@@ -106,6 +107,17 @@ def test_the_device_samples_the_tokens_of_the_host(artifact: Path) -> None:
         assert [t for t, _ in here.top_logprobs] == [t for t, _ in there.top_logprobs]
         assert (here.logprob is None) == (there.logprob is None)
         assert abs((here.logprob or 0) - (there.logprob or 0)) < 1e-9
+
+
+@pytest.mark.usefixtures("references")
+def test_verify_as_served(workshop: Workshop, tmp_path: Path) -> None:
+    """With activations and pages in bf16: within the tolerance of that, and not of float32."""
+    source = workshop.source("gemma2")
+    compile_emulated(source, "gemma2", tmp_path / "a", target="cuda:sm_80")
+    with emulation(emulated_device(tmp_path / "a")):
+        found = verify(tmp_path / "a", source, tokens=75, device="cuda", store=False)
+    assert found.passed and (found.compute, found.kv_dtype) == ("bf16", "bf16")
+    assert all(1e-4 < way.distance.relative_error_max < 3e-2 for way in found.ways)
 
 
 def test_a_failed_launch_names_kernel_and_modules(artifact: Path) -> None:

@@ -106,6 +106,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (module && !strcmp(kernel_name(i), name)) return *function = (CUfunction)(intptr_t)(i + 1), 0;
   return CUDA_ERROR_NOT_FOUND;
 }
+CUresult cuFuncLoad(CUfunction function) { return function ? 0 : CUDA_ERROR_INVALID_HANDLE; }
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
   return *value = 1 << 10, attribute == CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES && function ? 0 : 1;
 }
@@ -173,7 +174,7 @@ static const struct { const char *name; void *function; } entries[] = {
     {"cuStreamDestroy", (void *)cuStreamDestroy}, {"cuStreamSynchronize", (void *)cuStreamSynchronize},
     ENTRY(cuEventCreate), {"cuEventRecord", (void *)cuEventRecord}, ENTRY(cuEventSynchronize),
     {"cuEventDestroy", (void *)cuEventDestroy}, ENTRY(cuModuleLoadData), ENTRY(cuModuleUnload),
-    ENTRY(cuModuleGetFunction), ENTRY(cuFuncGetAttribute), ENTRY(cuFuncSetAttribute),
+    ENTRY(cuModuleGetFunction), ENTRY(cuFuncLoad), ENTRY(cuFuncGetAttribute), ENTRY(cuFuncSetAttribute),
     {"cuLaunchKernelEx", (void *)cuLaunchKernelEx},
     {"cuStreamBeginCapture", (void *)cuStreamBeginCapture},
     {"cuStreamEndCapture", (void *)cuStreamEndCapture},

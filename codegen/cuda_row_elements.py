@@ -56,28 +56,45 @@ class Elements:
     Attributes:
         arrays: the array that holds a value's row, for values in memory.
         lines: statements of the innermost open loop.
+        each: where a thread takes four elements that lie together, statements for element `v`;
+            `lines` then hold what the four share: indices (of the first), and what is read.
         touched: arrays that these read, and where.
     """
 
     arrays: dict[Value, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    each: list[str] | None = None
     touched: set[tuple[str, str]] = field(default_factory=set)
     _named: dict[tuple[Value, Index], str] = field(default_factory=dict)
     _flat: dict[tuple[tuple[int, ...], Index], str] = field(default_factory=dict)
     _split: dict[tuple[tuple[int, ...], str], Index] = field(default_factory=dict)
     _names: int = 0
 
-    def begin(self) -> None:
+    def begin(self, *, fours: bool = False) -> None:
         """Forget what was named: another loop begins."""
         self.lines, self.touched = [], set()
+        self.each = [] if fours else None
         self._named, self._flat, self._split = {}, {}, {}
 
     def name(self, type_: str, expression: str) -> str:
-        """A new name for an expression."""
+        """A new name for an expression; `int` is the type of indices alone."""
         self._names += 1
         made = f"t{self._names}"
-        self.lines.append(f"const {type_} {made} = {expression};")
+        lines = self.lines if self.each is None or type_ == "int" else self.each
+        lines.append(f"const {type_} {made} = {expression};")
         return made
+
+    def _load(self, value: Value, at: str) -> str:
+        """A name for an element in memory, or for that of four which has the number `v`."""
+        self._names += 1
+        made, type_, array = f"t{self._names}", c_type(value), self.arrays[value]
+        shape = shape_of(value)
+        if self.each is None or math.prod(shape) == 1 or shape[-1] == 1:
+            self.lines.append(f"const {type_} {made} = {array}[{at}];")
+            return made
+        self.lines.append(f"{type_} {made}[4];")
+        self.lines.append(f"load_four({array} + {at}, {made});")
+        return f"{made}[v]"
 
     # -- indices
     def split(self, shape: tuple[int, ...], flat: str) -> Index:
@@ -122,7 +139,7 @@ class Elements:
             if value in self.arrays:
                 at = self.flat(shape_of(value), index)
                 self.touched.add((self.arrays[value], at))
-                self._named[key] = self.name(c_type(value), f"{self.arrays[value]}[{at}]")
+                self._named[key] = self._load(value, at)
             else:
                 self._named[key] = self.compute(value, index)
         return self._named[key]

@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 
 from inferc.codegen.cuda_row_elements import Elements, Index, c_type, is_uniform, shape_of
 from inferc.codegen.cuda_row_parts import parts
+from inferc.codegen.cuda_row_plan import check_rows, in_fours, keeps_fours, stored_values
 from inferc.codegen.decompose import decompose
 from inferc.codegen.expressions import Unprintable, literal
 from inferc.codegen.group import has_rows, int_attr, row_elements, tensor, through_reshape
 from inferc.codegen.row_loops import Pointer
-from inferc.codegen.row_program import JOINS, REDUCTIONS, stored
+from inferc.codegen.row_program import JOINS, REDUCTIONS
 from inferc.ir.core import Func, Op, Value
 
 SHARED_BYTES = 48 << 10
 """What every architecture gives a block without asking."""
-_SELECTIONS = frozenset({"core.topk", "core.put_along"})
 _BYTES = {"float": 4, "int32_t": 4, "int64_t": 8, "bool": 1}
 _WARP = 32
+_OWN, _OWN_FOUR = "i", "4k"
+"""Elements that are one thread's in all loops, of either kind."""
 Place = tuple[str, str]
 """An array, and the number of an element of it."""
 
@@ -59,14 +61,14 @@ class RowLoops:
     def of(cls, body: Func, operands: int, threads: int = 256) -> RowLoops:
         """The loops of a body; its results are the kernel's arguments from `operands` on."""
         body, made = decompose(body), cls(threads)
-        _check(body)
+        check_rows(body)
         for arg in body.args:
             made._input(arg)
         for op in body.ops:
             if op.name == "core.constant" and not is_uniform(op):
                 made._constant(op)
         copies = made._results(body, operands)
-        kept = _stored(body)
+        kept = stored_values(body)
         for value in kept:
             if value not in made.elements.arrays:
                 made._keep(value)
@@ -122,7 +124,7 @@ class RowLoops:
         name, count, type_ = f"kept{len(self.shared)}", math.prod(shape_of(value)), c_type(value)
         self.elements.arrays[value] = name
         self.nbytes += -(-count * _BYTES[type_] // 16) * 16
-        self.shared.append(f"__shared__ {type_} {name}[{count}];")
+        self.shared.append(f"alignas(16) __shared__ {type_} {name}[{count}];")
 
     # -- loops
     def _store(self, op: Op) -> None:
@@ -137,6 +139,7 @@ class RowLoops:
                         part.place(self.elements, index),
                     ),
                     op.result,
+                    fours=part.fours and in_fours(self.elements.arrays, part.sources),
                 )
         elif op.name == "core.topk":
             self._topk(op)
@@ -150,21 +153,39 @@ class RowLoops:
             read = self.elements.read if again else self.elements.compute
             return read(value, index), index
 
-        self._loop(shape_of(value), one, value, name)
+        sources = [value] if again or value.producer is None else value.producer.operands
+        fours = in_fours(self.elements.arrays, sources) and (again or keeps_fours(value))
+        self._loop(shape_of(value), one, value, name, fours=fours)
 
     def _loop(
         self, shape: tuple[int, ...], one: Callable[[Index], tuple[str, Index]], value: Value,
-        name: str = "",
+        name: str = "", *, fours: bool = False,
     ) -> None:  # fmt: skip
-        """`one` gives an element and its place for each index of `shape`."""
+        """`one` gives an element and its place for each index of `shape`.
+
+        With `fours`, a thread takes four elements that lie together.
+        """
         elements, count = self.elements, math.prod(shape)
-        elements.begin()
+        fours = fours and shape != () and shape[-1] % 4 == 0 and c_type(value) == "float"
+        elements.begin(fours=fours)
         element, place = one(elements.split(shape, "i"))
         at, target = elements.flat(shape_of(value), place), name or elements.arrays[value]
-        lines = [*elements.lines, f"{target}[{at}] = {element};"]
+        if not fours:
+            self._statement(
+                f"for (int i = thread; i < {count}; i += kStride)",
+                [*elements.lines, f"{target}[{at}] = {element};"], count, elements.touched,
+                {(target, at)},
+            )  # fmt: skip
+            return
+        reads = {(array, _OWN_FOUR if a == _OWN else a) for array, a in elements.touched}
         self._statement(
-            f"for (int i = thread; i < {count}; i += kStride)", lines, count, elements.touched,
-            {(target, at)},
+            f"for (int i = 4 * thread; i < {count}; i += 4 * kStride)",
+            [
+                *elements.lines, "float four[4];", "INFERC_UNROLL for (int v = 0; v < 4; v++) {",
+                *(f"    {line}" for line in elements.each or ()), f"    four[v] = {element};", "}",
+                f"store_four({target} + {at}, four);",
+            ],
+            count, reads, {(target, _OWN_FOUR if at == _OWN else at)},
         )  # fmt: skip
 
     def _statement(
@@ -178,9 +199,9 @@ class RowLoops:
         self.statements.append(f"{head} {{\n{body}\n}}")
 
     def _wait(self, reads: set[Place]) -> None:
-        """A barrier if another thread may have written what is read: element `i` is one's own."""
+        """A barrier if another thread may have written what is read."""
         if any(
-            array in self.unread and (at != "i" or self.unread[array] != {"i"})
+            array in self.unread and (at not in (_OWN, _OWN_FOUR) or self.unread[array] != {at})
             for array, at in reads
         ):
             self.statements.append(BARRIER)
@@ -270,26 +291,3 @@ class RowLoops:
 
 
 BARRIER = "row_barrier<kThreads>();"
-
-
-def _check(body: Func) -> None:
-    for op in body.ops:
-        if len(op.results) != 1 and op.name not in _SELECTIONS:
-            raise Unprintable(f"{op.name} has {len(op.results)} results")
-    values = [*body.args, *(r for op in body.ops for r in op.results)]
-    rows = {str(tensor(v).shape[0]) for v in values if has_rows(v.type)}
-    if len(rows) != 1:
-        raise Unprintable(f"its values have rows of different numbers: {', '.join(sorted(rows))}")
-
-
-def _stored(body: Func) -> list[Value]:
-    """Values that are written to memory."""
-    wanted = set(stored(body))
-    for op in body.ops:
-        if op.name in _SELECTIONS:
-            wanted.update(op.results)
-        if op.name == "core.topk":
-            source = through_reshape(op.operands[0])
-            if source.producer is not None:
-                wanted.add(source)
-    return [r for op in body.ops for r in op.results if r in wanted]

@@ -13,11 +13,16 @@ from inferc.ir.core import Op, Value
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a joined value: its own shape, its place in the result, its elements."""
+    """A part of a joined value: its own shape, its place in the result, its elements.
+
+    `fours`: four elements of `sources` that lie together give four that do.
+    """
 
     shape: tuple[int, ...]
     place: Callable[[Elements, Index], Index]
     value: Callable[[Elements, Index], str]
+    sources: tuple[Value, ...]
+    fours: bool
 
 
 def parts(op: Op) -> list[Part]:
@@ -45,6 +50,8 @@ def _slab(operand: Value, axis: int, offset: int) -> Part:
         shape_of(operand),
         lambda elements, index: _shifted(elements, index, axis, offset),
         lambda elements, index: elements.read(operand, index),
+        (operand,),
+        offset % 4 == 0 or axis != len(shape_of(operand)) - 1,
     )
 
 
@@ -61,6 +68,8 @@ def _rotated(op: Op) -> list[Part]:
                 lambda elements, index: elements.read(
                     x, _shifted(elements, index, len(lead), rest)
                 ),
+                (x,),
+                rest % 4 == 0,
             )
         )
     return made
@@ -83,7 +92,10 @@ def _turned(op: Op, shape: Sequence[int], *, second: bool) -> Part:
         text = f"{b} * {c} + {a} * {s}" if second else f"{a} * {c} - {b} * {s}"
         return elements.name("float", text)
 
-    return Part(tuple(shape), lambda elements, index: member(elements, index, second), value)
+    return Part(
+        tuple(shape), lambda elements, index: member(elements, index, second), value,
+        (x, cos, sin), halves and half % 4 == 0,
+    )  # fmt: skip
 
 
 def _table_index(table: Value, index: Index) -> Index:

@@ -58,6 +58,21 @@ ROUTER = body(
     "%n = core.neg(%v) : f32[T, 9]", "%p = core.put_along(%x, %i, %n) : f32[T, 70]",
     "return %v, %i, %p",
 )  # fmt: skip
+FOURS = body(
+    "%x: f32[T, 6, 40], %s: f32[T, 1], %h: f32[6, 1], %w: f32[6, 16], %c: f32[T, 8], %d: f32[T, 8]",
+    "f32[T, 6, 24], f32[T, 96], f32[T, 6, 16], f32[T, 6, 18], f32[T, 6, 16]",
+    "%a = core.slice(%x) {axis = 2, start = 8, stop = 24} : f32[T, 6, 16]",
+    "%b = core.slice(%x) {axis = 2, start = 3, stop = 19} : f32[T, 6, 16]",
+    "%m = core.mul(%a, %w) : f32[T, 6, 16]", "%n = core.add(%m, %h) : f32[T, 6, 16]",
+    "%f = core.reshape(%n) {shape = (T, 96)} : f32[T, 96]", "%g = core.mul(%f, %s) : f32[T, 96]",
+    "%e = core.slice(%x) {axis = 2, start = 32, stop = 40} : f32[T, 6, 8]",
+    "%j = core.concat(%a, %e) {axis = 2} : f32[T, 6, 24]",
+    "%q = core.slice(%x) {axis = 2, start = 0, stop = 2} : f32[T, 6, 2]",
+    "%k = core.concat(%q, %b) {axis = 2} : f32[T, 6, 18]",
+    "%r = nn.rope(%b, %c, %d) : f32[T, 6, 16]",
+    "%t = core.exp(%r) : f32[T, 6, 16]",
+    "return %j, %g, %t, %k, %b",
+)  # fmt: skip
 BLOCK = {
     **CASES,
     "norm_residual-1036": norm_residual(1036),
@@ -67,7 +82,7 @@ BLOCK = {
     "scaled": scaled_rows(20),
 }
 LOOPS = {
-    "heads": HEADS, "views": VIEWS, "reductions": REDUCTIONS, "router": ROUTER,
+    "heads": HEADS, "views": VIEWS, "reductions": REDUCTIONS, "router": ROUTER, "fours": FOURS,
     "odd": norm_residual(301), "odd-scaled": scaled_rows(1301), "integers": integers(37),
 }  # fmt: skip
 

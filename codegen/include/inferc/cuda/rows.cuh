@@ -15,6 +15,16 @@ INFERC_INLINE T greater_of(T a, T b) {
     return a < b ? b : a;
 }
 
+// Four elements at a multiple of 16 bytes.
+INFERC_INLINE void load_four(const float *from, float (&to)[4]) {
+    const float4 four = *reinterpret_cast<const float4 *>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+INFERC_INLINE void store_four(float *to, const float (&from)[4]) {
+    const float4 four = {from[0], from[1], from[2], from[3]};
+    *reinterpret_cast<float4 *>(to) = four;
+}
+
 // Between loops of the threads that share a row.
 template <int threads>
 INFERC_INLINE void row_barrier() {

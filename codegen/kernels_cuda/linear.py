@@ -25,13 +25,21 @@ def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
     return replace(params, math=str(activation_terms(weight, options)))
 
 
+# How weights come to shared memory, and what multiplies.
+INSTRUCTIONS = {
+    "": ("HMMA",),
+    **dict.fromkeys(("sm_80", "sm_86", "sm_89"), ("LDGSTS",)),
+    **dict.fromkeys(("sm_90a", "sm_100a", "sm_120a"), ("UBLKCP",)),
+}
+
 LINEAR, GLU_LINEAR = (
     replace(
         definition,
         params=_params,
         template="linear.cu.j2",
         scratch=lambda group, options: Scratch(),
-        kernels=("_decode", "_skinny"),
+        kernels=("_decode", "_skinny", "_prefill"),
+        instructions=INSTRUCTIONS,
     )
     for definition in (linear.LINEAR, linear.GLU_LINEAR)
 )

@@ -53,8 +53,31 @@ struct TokenFragments {
 
 #if INFERC_DEVICE_CODE
 
-// Where x of tokens is, each `stride` from the next: of the lane's token of each tile. `aligned`: to
-// 16 bytes.
+// Scale and minimum of a unit of 32 k, of both its steps where groups are of 16.
+template <class W>
+struct UnitScales {
+    static constexpr int count = group_k<W>() == 16 ? 2 : 1;
+    RowFloats scale[count], minimum[count];
+};
+
+// Of unit u of the record. Readers give all groups of a record: what is not asked for is not
+// computed, and u need not be a constant.
+template <class W>
+INFERC_INLINE void unit_scales(const uint8_t *record, int u, int lane, UnitScales<W> &out) {
+    constexpr int count = UnitScales<W>::count, groups = record_k<W>() / group_k<W>();
+    INFERC_EACH_OF for (int v = 0; v < (one_scale<W>() ? 1 : groups / count); v++) {
+        if (!one_scale<W>() && u != v) continue;
+        RowFloats scale[groups], minimum[groups];
+        W::scales(RowPair{lane / 4}, record, scale, minimum);
+        INFERC_EACH_OF for (int i = 0; i < count; i++) {
+            out.scale[i] = scale[count * v + i];
+            if constexpr (W::has_min) out.minimum[i] = minimum[count * v + i];
+        }
+    }
+}
+
+// Where x of tokens is that are `stride` apart: of the lane's token of each tile. `aligned`: to 16
+// bytes.
 template <int64_t stride, bool aligned_ = true>
 struct StridedTokens {
     static constexpr bool aligned = aligned_;

@@ -183,9 +183,9 @@ INFERC_INLINE void read_tokens(const uint32_t *buffer, int j, int lane,
 // sums += what unit u of a record gives, its fragments `a`; as decode_unit().
 template <class Shape>
 INFERC_INLINE void add_unit(const uint32_t (&a)[2][Shape::F::terms][4], int u,
-                            const TokenFragments<1, Shape::x_terms> &b, const RowFloats *scale,
-                            const RowFloats *minimum, const float (&x_sum)[2][4],
-                            float (&part)[4], float (&sums)[4]) {
+                            const TokenFragments<1, Shape::x_terms> &b,
+                            const UnitScales<typename Shape::W> &scales,
+                            const float (&x_sum)[2][4], float (&part)[4], float (&sums)[4]) {
     typedef typename Shape::W W;
     constexpr bool halves = has_halves<W>(), scaled = Shape::F::scaled;
     constexpr int fold = folded_units<W>();
@@ -194,9 +194,9 @@ INFERC_INLINE void add_unit(const uint32_t (&a)[2][Shape::F::terms][4], int u,
             part[0] = part[1] = part[2] = part[3] = 0.0f;
         multiply_terms(scaled ? part : sums, a[step], b.of[0][step]);
         if (!scaled || !(halves || (step == 1 && u % fold == fold - 1))) continue;
-        const int group = halves ? 2 * u + step : u;
-        add_scaled(sums, scale[group], part);
-        if constexpr (has_minimum<W>()) add_scaled(sums, minimum[group], x_sum[halves ? step : 0]);
+        const int group = halves ? step : 0;
+        add_scaled(sums, scales.scale[group], part);
+        if constexpr (has_minimum<W>()) add_scaled(sums, scales.minimum[group], x_sum[group]);
     }
 }
 
@@ -206,13 +206,12 @@ INFERC_INLINE void block_unit(const uint8_t *record, int u, int k, int lane,
                               const uint32_t *buffer, int used, BlockSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef BlockPlan<Shape, T> Plan;
-    constexpr int groups = record_k<W>() / group_k<W>();
-    RowFloats scale[Plan::R][groups], minimum[Plan::R][groups];
+    UnitScales<W> scales[Plan::R];
     uint32_t a[Plan::R][2][Shape::F::terms][4];
     INFERC_EACH_OF for (int r = 0; r < Plan::R; r++) {
         const uint8_t *at = record + r * Plan::tile_bytes;
         if constexpr (Shape::F::scaled)
-            W::scales(RowPair{lane / 4}, opaque(at), scale[r], minimum[r]);
+            unit_scales<W>(at, u, lane, scales[r]);
         INFERC_EACH_OF for (int step = 0; step < 2; step++) {
             load_fragment<W>(at, u, step, lane, a[r][step]);
             if constexpr (kDense<W> && !Shape::whole_units)
@@ -225,8 +224,7 @@ INFERC_INLINE void block_unit(const uint8_t *record, int u, int k, int lane,
         float x_sum[2][4];
         read_tokens<Shape, T>(buffer, j, lane, b, x_sum);
         INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
-            add_unit<Shape>(a[r], u, b, scale[r], minimum[r], x_sum, sums.part[r][j],
-                            sums.of[r][j]);
+            add_unit<Shape>(a[r], u, b, scales[r], x_sum, sums.part[r][j], sums.of[r][j]);
     }
 }
 

@@ -14,6 +14,7 @@
 
 namespace inferc {
 
+constexpr int kDecodeRows = 64;        // more are for gemm_prefill.cuh
 constexpr int kRingBytes = 46 * 1024;  // of a block: four blocks a multiprocessor of 228 KB
 constexpr int kChunkBytes = 2304;      // of a tile, unless a record is larger
 constexpr int kManyTiles = 1056;       // from here on a block of two tiles fills a large GPU too
@@ -36,8 +37,8 @@ struct DecodePlan {
     static constexpr int threads = 32 * S;
     // Blocks a multiprocessor that registers are to allow: 128 a thread.
     static constexpr int resident = 512 / threads;
-    // Tiles of 8 tokens of a block where there are many: sums of them have to fit into registers.
-    static constexpr int wide = record_units == 8 ? 2 : 4;
+    // T where tokens are more than 8: sums of as many have to fit into registers.
+    static constexpr int wide = 4;
     static constexpr int blocks = ceil_div(Shape::tiles, R);
 };
 
@@ -127,14 +128,17 @@ INFERC_INLINE void set_zero(float (&sums)[T][4]) {
 // Tile r of 32 k of a record: unit u of it, `k` from the first.
 template <class Shape, int T>
 INFERC_INLINE void decode_unit(const uint8_t *record, int u, int k, int lane,
-                               const TokenFragments<T, Shape::x_terms> &b, const RowFloats *scale,
-                               const RowFloats *minimum, int r, DecodeSums<Shape, T> &sums) {
+                               const TokenFragments<T, Shape::x_terms> &b, int r,
+                               DecodeSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef typename Shape::F F;
     // Steps of 16, and units, that share a scale.
     constexpr bool apart = group_k<W>() == 16;
     constexpr int fold = one_scale<W>() ? record_k<W>() / 32 : 1;
     uint32_t a[2][F::terms][4];
+    UnitScales<W> s;
+    if constexpr (F::scaled)
+        if (u % fold == fold - 1) unit_scales<W>(record, u, lane, s);
     INFERC_EACH_OF for (int step = 0; step < 2; step++) {
         load_fragment<W>(record, u, step, lane, a[step]);
         if constexpr (kDense<W> && !Shape::whole_units)
@@ -145,11 +149,11 @@ INFERC_INLINE void decode_unit(const uint8_t *record, int u, int k, int lane,
         INFERC_EACH_OF for (int j = 0; j < T; j++)
             multiply_terms(F::scaled ? sums.part[r][j] : sums.of[r][j], a[step], b.of[j][step]);
         if (!F::scaled || !(apart || (step == 1 && u % fold == fold - 1))) continue;
-        const int group = apart ? 2 * u + step : u;
+        const int group = apart ? step : 0;
         INFERC_EACH_OF for (int j = 0; j < T; j++) {
-            add_scaled(sums.of[r][j], scale[group], sums.part[r][j]);
+            add_scaled(sums.of[r][j], s.scale[group], sums.part[r][j]);
             if constexpr (has_minimum<W>())
-                add_scaled(sums.of[r][j], minimum[group], sums.x[apart ? step : 0][j]);
+                add_scaled(sums.of[r][j], s.minimum[group], sums.x[group][j]);
         }
     }
 }
@@ -170,35 +174,18 @@ INFERC_INLINE void add_tokens(const TokenFragments<T, Shape::x_terms> &b, int u,
     }
 }
 
-// Of all groups of the records at `stage`; what is not used is not computed.
-template <class Shape, int groups>
-INFERC_INLINE void load_scales(const uint8_t *stage, int lane,
-                               RowFloats (&scale)[DecodePlan<Shape>::R][groups],
-                               RowFloats (&minimum)[DecodePlan<Shape>::R][groups]) {
-    typedef DecodePlan<Shape> Plan;
-    INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
-        Shape::W::scales(RowPair{lane / 4}, stage + r * Plan::chunk_bytes, scale[r], minimum[r]);
-}
-
-// The same address, of which the compiler knows nothing: what is read there is read again.
-INFERC_INLINE const uint8_t *opaque(const uint8_t *p) {
-#if defined(__CUDACC__)
-    asm volatile("" : "+l"(p));
-#endif
-    return p;
-}
-
 // The chunks of a warp. x.of(j): the row of the lane's token of tile j.
 template <class Shape, int T, class Tokens>
 INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, Tokens x, int tokens, int warp,
                                DecodeSums<Shape, T> &sums) {
     typedef typename Shape::W W;
     typedef DecodePlan<Shape> Plan;
-    constexpr int groups = record_k<W>() / group_k<W>(), all = ceil_div(Shape::kK, record_k<W>());
+    constexpr int all = ceil_div(Shape::kK, record_k<W>()), groups = record_k<W>() / group_k<W>();
     constexpr bool even = Shape::kK % Plan::chunk_k == 0;
     constexpr int at_once = even && T == 1 ? Plan::chunk_records : 1;
-    // The scales of a whole record, beside many sums, do not fit into registers.
-    constexpr bool scales_again = Plan::record_units >= 4 && (T > 1 || Plan::R * groups >= 32);
+    // Unrolled, scales of a whole record are computed at once: beside many sums that is too much.
+    constexpr int units_at_once =
+        T > 1 || Plan::R * groups >= (Shape::x_terms == 1 ? 32 : 16) ? 1 : Plan::record_units;
     const int lane = ring.lane;
     RawTokens<T> next = {};
     x.advance(warp * Plan::chunk_k + 4 * (lane % 4));
@@ -210,10 +197,7 @@ INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, Tokens x, int toke
             even ? Plan::chunk_records
                  : min_of(Plan::chunk_records, all - chunk * Plan::chunk_records);
         INFERC_UNROLL_BY(at_once) for (int rec = 0; rec < records; rec++, stage += Plan::record) {
-            RowFloats scale[Plan::R][groups], minimum[Plan::R][groups];
-            if constexpr (Shape::F::scaled && !scales_again)
-                load_scales<Shape>(stage, lane, scale, minimum);
-            INFERC_EACH_OF for (int u = 0; u < Plan::record_units; u++) {
+            INFERC_UNROLL_BY(units_at_once) for (int u = 0; u < Plan::record_units; u++) {
                 const int done = 32 * (rec * Plan::record_units + u);
                 const int k = chunk * Plan::chunk_k + done;
                 TokenFragments<T, Shape::x_terms> b;
@@ -223,11 +207,8 @@ INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, Tokens x, int toke
                 if ((even && !last) || ahead - done + k < Shape::kK)
                     load_tokens<Shape>(x, ahead, ahead - done + k, tokens, lane, next);
                 add_tokens<Shape>(b, u, sums);
-                if constexpr (scales_again)
-                    load_scales<Shape>(opaque(stage), lane, scale, minimum);
                 INFERC_EACH_OF for (int r = 0; r < Plan::R; r++)
-                    decode_unit<Shape, T>(stage + r * Plan::chunk_bytes, u, k, lane, b, scale[r],
-                                          minimum[r], r, sums);
+                    decode_unit<Shape, T>(stage + r * Plan::chunk_bytes, u, k, lane, b, r, sums);
             }
         }
         x.advance(Plan::S * Plan::chunk_k);

@@ -38,8 +38,8 @@ from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
 
 LOC = ModuleLoc("test")
-ORDERS = (0, 3)
-"""Fair threads with copies that arrive late; one warp ahead with copies that arrive at once."""
+ORDERS = (0, 7)
+"""Fair threads with late copies; from the last, one warp ahead, with copies that come at once."""
 GUARD = 64
 _FLAGS = (
     "-std=c++17", "-Og", "-g1", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC",

@@ -12,7 +12,7 @@ import numpy as np
 from tests.codegen.cuda.cuda_runner import check_guards, compile_emulated, guarded
 
 FAIR, EAGER, GREEDY, REVERSED, SHUFFLED = 0, 1, 2, 4, 8
-ORDERS = (FAIR, EAGER, GREEDY, GREEDY | EAGER, REVERSED, REVERSED | EAGER, SHUFFLED)
+ORDERS = (FAIR, EAGER, GREEDY, GREEDY | EAGER, REVERSED, REVERSED | GREEDY | EAGER, SHUFFLED)
 _HEADER = "emulation_test.cuh"
 _KERNEL = re.compile(r"^(?:INFERC_KERNEL|PLANTED)\((\w+)", re.M)
 
@@ -65,7 +65,7 @@ extern "C" int32_t test_launch(int32_t kernel, const inferc_launch_config *confi
     def run(
         self, name: str, inputs: Sequence[np.ndarray], shape: tuple[int, ...], dtype: str = "f4", *,
         threads: int, grid: tuple[int, int, int] = (1, 1, 1), shared_bytes: int = 0, n: int = 0,
-        order: int = FAIR, fill: int = 0xFF,
+        order: int = FAIR, fill: int = 0xFF, flags: int = 0,
     ) -> np.ndarray:  # fmt: skip
         """The output, filled with `fill` before; its guards are checked after.
 
@@ -81,7 +81,7 @@ extern "C" int32_t test_launch(int32_t kernel, const inferc_launch_config *confi
         inner, whole = guarded(int(np.prod(shape)) * np.dtype(dtype).itemsize, fill)
         addresses = [a.ctypes.data for a in kept] + [0] * (3 - len(kept))
         args = _Args((ctypes.c_void_p * 3)(*addresses), inner.ctypes.data, n)
-        config = _Config((ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, 1, 0)
+        config = _Config((ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, 1, flags)
         self.library.inferc_emulation_order(order)
         code = self.library.test_launch(
             self.names.index(name), ctypes.byref(config), ctypes.byref(args),

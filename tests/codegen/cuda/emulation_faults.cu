@@ -18,7 +18,7 @@ INFERC_INLINE void sums(const TestArgs &args) {
         float sum = warp_sum(values[threadIdx.x ^ 1]);
         if (lane() == 0) parts[threadIdx.x / 32] = sum;
         if (fault != Sums::no_barrier) __syncthreads();
-        if (threadIdx.x == 127)
+        if (threadIdx.x == 0)
             static_cast<float *>(args.out)[row] = parts[0] + parts[1] + parts[2] + parts[3];
         if (fault != Sums::no_last_barrier) __syncthreads();
     }
@@ -62,7 +62,7 @@ PLANTED(ring_no_commit, 64, ring<Ring::no_commit>)
 // ---- the same rows, brought by bulk copies of one thread
 
 enum class Bulk {
-    right, no_wait, no_free_wait, no_init_barrier, wrong_parity, too_many_bytes, too_many_arrivals
+    right, no_wait, no_free_wait, no_init_barrier, no_init_fence, wrong_parity, too_many_bytes, too_many_arrivals
 };
 
 template <Bulk fault>
@@ -75,7 +75,7 @@ INFERC_INLINE void bulk(const TestArgs &args) {
             ptx::mbarrier_init(full + i, 1);
             ptx::mbarrier_init(free + i, fault == Bulk::too_many_arrivals ? 1 : 64);
         }
-        ptx::fence_mbarrier_init();
+        if (fault != Bulk::no_init_fence) ptx::fence_mbarrier_init();
     }
     if (fault != Bulk::no_init_barrier) __syncthreads();
     const auto fetch = [&](int row) {
@@ -102,6 +102,7 @@ PLANTED(bulk_right, 64, bulk<Bulk::right>)
 PLANTED(bulk_no_wait, 64, bulk<Bulk::no_wait>)
 PLANTED(bulk_no_free_wait, 64, bulk<Bulk::no_free_wait>)
 PLANTED(bulk_no_init_barrier, 64, bulk<Bulk::no_init_barrier>)
+PLANTED(bulk_no_init_fence, 64, bulk<Bulk::no_init_fence>)
 PLANTED(bulk_wrong_parity, 64, bulk<Bulk::wrong_parity>)
 PLANTED(bulk_too_many_bytes, 64, bulk<Bulk::too_many_bytes>)
 PLANTED(bulk_too_many_arrivals, 64, bulk<Bulk::too_many_arrivals>)
@@ -250,3 +251,15 @@ PLANTED(bounds_array, 128, bounds<Bounds::array>)
 PLANTED(bounds_shift, 128, bounds<Bounds::shift>)
 PLANTED(bounds_no_memory, 128, bounds<Bounds::no_memory>)
 PLANTED(bounds_deep, 128, bounds<Bounds::deep>)
+
+// ---- out[64] of in[64], launched so that it may begin before the kernel ahead has ended
+
+template <bool waits>
+INFERC_INLINE void dependent(const TestArgs &args) {
+    if (waits) ptx::grid_dependency_wait();
+    ptx::grid_dependency_launch();
+    static_cast<float *>(args.out)[threadIdx.x] = input<float>(args, 0)[threadIdx.x];
+}
+PLANTED(dependent_right, 64, dependent<true>)
+PLANTED(dependent_no_wait, 64, dependent<false>)
+PLANTED(dependent_too_many_threads, 32, dependent<true>)

@@ -19,11 +19,13 @@ from tests.codegen.cuda.emulated_kernels import (
     FAIR,
     GREEDY,
     ORDERS,
+    REVERSED,
     EmulatedKernels,
     EmulationError,
 )
 
 SOURCE = Path(__file__).parent / "emulation_faults.cu"
+AHEAD = REVERSED | GREEDY | EAGER
 RANDOM = np.random.default_rng(5)
 WRONG, WRITTEN = "wrong", "wrote before or behind"
 """How a fault shows, where it is not the launch that fails: by its result, or by guard bytes."""
@@ -38,13 +40,14 @@ class Scenario:
     threads: int
     shared_bytes: int = 0
     n: int = 0
+    flags: int = 0
 
     def outcome(self, kernel: str, order: int) -> str:
         """What is noticed: empty where the result is right."""
         try:
             out = kernels().run(
                 kernel, self.inputs, self.expected.shape, threads=self.threads,
-                shared_bytes=self.shared_bytes, n=self.n, order=order,
+                shared_bytes=self.shared_bytes, n=self.n, order=order, flags=self.flags,
             )  # fmt: skip
         except (EmulationError, AssertionError) as error:
             return str(error)
@@ -69,6 +72,7 @@ def _scenarios() -> dict[str, Scenario]:
         "products": Scenario(halves, a @ (b[0] + b[1]).T, 128, 256),
         "parting": Scenario((), np.ones(128, np.float32), 128, 16),
         "bounds": Scenario((values[0],), values[0], 128, 512),
+        "dependent": Scenario((values[0, :64],), values[0, :64], 64, flags=1),
     }
 
 
@@ -85,17 +89,18 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
     ("kernel", "order", "said"),
     [
         # An order in which it shows, of those that every kernel test runs.
-        ("sums_no_barrier", GREEDY | EAGER, WRONG),
-        ("sums_no_last_barrier", GREEDY | EAGER, WRONG),
+        ("sums_no_barrier", AHEAD, WRONG),
+        ("sums_no_last_barrier", AHEAD, WRONG),
         ("sums_no_warp_barrier", FAIR, WRONG),
         ("ring_no_wait", FAIR, WRONG),
         ("ring_weak_wait", FAIR, WRONG),
         ("ring_no_commit", FAIR, WRONG),
         ("ring_no_barrier", FAIR, WRONG),
-        ("ring_no_last_barrier", GREEDY | EAGER, WRONG),
-        ("bulk_no_wait", GREEDY | EAGER, WRONG),
-        ("bulk_no_free_wait", GREEDY | EAGER, "deadlock.*63 threads from thread 1: mbarrier_wait"),
+        ("ring_no_last_barrier", AHEAD, WRONG),
+        ("bulk_no_wait", AHEAD, "deadlock"),
+        ("bulk_no_free_wait", AHEAD, "deadlock.*63 threads from thread 1: mbarrier_wait"),
         ("bulk_no_init_barrier", FAIR, "mbarrier_wait before mbarrier_init"),
+        ("bulk_no_init_fence", FAIR, "thread 63 that initialised its mbarrier called no fence"),
         ("bulk_wrong_parity", FAIR, WRONG),
         ("bulk_too_many_bytes", FAIR, "deadlock.*threads from thread 0: mbarrier_wait at"),
         ("bulk_too_many_arrivals", FAIR, "deadlock"),
@@ -103,7 +108,7 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("products_no_commit", FAIR, "not covered by commit and wait"),
         ("products_no_wait", FAIR, "not covered by commit and wait"),
         ("products_weak_wait", FAIR, "not covered by commit and wait"),
-        ("products_early_overwrite", GREEDY | EAGER, WRONG),
+        ("products_early_overwrite", AHEAD, WRONG),
         ("products_one_warp_less", FAIR, "warp 2 issued 0, warp 0 2"),
         ("parting_barrier", FAIR, "barrier under divergence.* only 0000ffff"),
         ("parting_barrier_after_return", FAIR, "barrier under divergence.* only 0000ffff"),
@@ -114,6 +119,8 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("parting_own_mask", FAIR, "mask 0000ffff, which leaves it out"),
         ("parting_matrix_load", FAIR, "has returned, lane 0 waits for it in ldmatrix"),
         ("parting_named_barrier", FAIR, "deadlock.*64 threads from thread 64: barrier_sync"),
+        ("dependent_no_wait", FAIR, "calls no grid_dependency_wait"),
+        ("dependent_too_many_threads", FAIR, "is compiled for 32 threads of a block"),
         ("bounds_shared_behind", FAIR, "beyond dynamic shared memory: byte 512 of 512"),
         ("bounds_shared_before", FAIR, "beyond dynamic shared memory: byte -4 of 512"),
         ("bounds_global_behind", FAIR, WRITTEN),

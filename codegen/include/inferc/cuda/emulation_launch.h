@@ -18,6 +18,7 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr size_t kPageBytes = 4096, kMostArgBytes = 4096;
+constexpr uint32_t kLaunchDependent = 1;  // INFERC_LAUNCH_DEPENDENT of step_abi.h
 
 inline pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
 inline int wanted_order = 0;
@@ -26,6 +27,11 @@ inline uint32_t stacks_made = 0;
 // The least shared memory that a block can have.
 constexpr uint32_t most_shared_bytes(int sm) {
     return sm == 80 ? 163u << 10 : sm == 90 || sm == 100 ? 227u << 10 : 99u << 10;
+}
+
+// A kernel begins: a device launches no more threads than it was compiled for.
+inline void check_threads(uint32_t most, const char *kernel, Site site = Site::here()) {
+    if (block.count > most) fail(site, "%s is compiled for %u threads of a block", kernel, most);
 }
 
 // The first function of a fiber; never returns.
@@ -90,7 +96,7 @@ inline void block_begin(uint3 index) {
     uint32_t warps = (block.count + kWarpLanes - 1) / kWarpLanes;
     uint8_t warp_order[kMostWarps], lane_order[kWarpLanes];
     permute(warp_order, warps, 0);
-    block.bulk_copies = 0;
+    block.bulk_copies = 0, block.unfenced = 0;
     for (uint32_t i = 0; i < warps; i++) {
         ProductQueue &products = product_queues[i];
         products.count = 0, products.group = 0, products.issued = 0;
@@ -173,7 +179,7 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
     block.order = wanted_order;
     block.kernel = kernel.run;
     block.args = args;
-    block.failed = false;
+    block.failed = false, block.waited_for_grid = false;
     block.count = config.threads;
     block.threads = {config.threads, 1, 1};
     block.grid = {config.grid[0], config.grid[1], config.grid[2]};
@@ -192,6 +198,8 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
 #if !defined(__SANITIZE_ADDRESS__)
     release_signals(before);
 #endif
+    if (!block.failed && (config.flags & kLaunchDependent) && !block.waited_for_grid)
+        fail_block("launched to begin before others have ended, but calls no grid_dependency_wait");
     if (!block.failed) message[0] = 0;
     return !block.failed;
 }

@@ -40,6 +40,18 @@ inline void init_mbarrier(uint64_t *at, uint32_t count, Site site) {
     if (uintptr_t(at) % 8 != 0) fail(site, "mbarrier_init: not 8-byte aligned");
     Mbarrier made = {count, count, 0, kMbarrierMark, 0};
     memcpy(at, &made, sizeof made);
+    if (block.unfenced == kMostUnfenced) fail(site, "mbarrier_init: too many mbarriers");
+    block.unfenced_mbarriers[block.unfenced++] = {at, block.current->thread.x};
+}
+
+// Makes what this thread initialised known to bulk copies.
+inline void fence_mbarriers() {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < block.unfenced; i++) {
+        UnfencedMbarrier unfenced = block.unfenced_mbarriers[i];
+        if (unfenced.thread != block.current->thread.x) block.unfenced_mbarriers[kept++] = unfenced;
+    }
+    block.unfenced = kept;
 }
 
 inline void arrive_at_mbarrier(uint64_t *at, uint32_t bytes, const char *what, Site site) {
@@ -77,6 +89,10 @@ inline void issue_bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t
     if ((uintptr_t(to) | uintptr_t(from) | bytes) % 16 != 0)
         fail(site, "bulk_copy of addresses or bytes that are no multiples of 16");
     read_mbarrier(mbarrier, what, site);
+    for (int32_t i = 0; i < block.unfenced; i++)
+        if (block.unfenced_mbarriers[i].mbarrier == mbarrier)
+            fail(site, "bulk_copy: thread %u that initialised its mbarrier called no fence_mbarrier_init",
+                 block.unfenced_mbarriers[i].thread);
     if (bytes == 0) return;
     if (block.order & kEager) return land({to, from, bytes, mbarrier});
     if (block.bulk_copies == kMostBulkCopies) fail(site, "bulk_copy: too many are under way");

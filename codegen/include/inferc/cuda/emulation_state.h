@@ -51,6 +51,13 @@ struct BulkCopy {
 };
 constexpr int kMostBulkCopies = 4096;
 
+// An mbarrier between mbarrier_init and fence_mbarrier_init of the same thread.
+struct UnfencedMbarrier {
+    const uint64_t *mbarrier;
+    uint32_t thread;
+};
+constexpr int kMostUnfenced = 256;
+
 struct Warp;
 struct Fiber {
     void *stack_pointer;
@@ -93,6 +100,7 @@ struct Block {
     uint32_t count, live;
     int order;
     bool running;     // a fiber runs
+    bool waited_for_grid;  // grid_dependency_wait was called
     bool failed;      // message says why
     uint3 index, threads, grid;
     void *main_stack_pointer;
@@ -100,6 +108,8 @@ struct Block {
     const void *args;
     uint64_t switches;
     Barrier barriers[kBarriers];
+    int32_t unfenced;  // mbarriers without fence_mbarrier_init
+    UnfencedMbarrier unfenced_mbarriers[kMostUnfenced];
     int32_t bulk_copies;
     BulkCopy bulk[kMostBulkCopies];  // in order of issue
     Warp warps[kMostWarps];

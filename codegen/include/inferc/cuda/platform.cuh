@@ -87,11 +87,13 @@ extern __shared__ __align__(128) unsigned char inferc_shared[];
 #define INFERC_KERNEL(name, Args, ...) \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args args)
 #else
-#define INFERC_KERNEL(name, Args, ...)                 \
-    static void name##_body(const Args &args);         \
-    extern "C" void name##_emulated(const void *args) { \
-        name##_body(*static_cast<const Args *>(args)); \
-    }                                                  \
+#define INFERC_FIRST(first, ...) first
+#define INFERC_KERNEL(name, Args, ...)                                           \
+    static void name##_body(const Args &args);                                   \
+    extern "C" void name##_emulated(const void *args) {                          \
+        ::inferc::emulation::check_threads(INFERC_FIRST(__VA_ARGS__, 0), #name); \
+        name##_body(*static_cast<const Args *>(args));                           \
+    }                                                                            \
     static void name##_body(const Args &args)
 #define INFERC_KERNEL_ID(name) name##_id
 #define INFERC_DECLARE_KERNEL(name) extern "C" const int32_t INFERC_KERNEL_ID(name)

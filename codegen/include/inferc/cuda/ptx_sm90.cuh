@@ -112,7 +112,7 @@ INFERC_INLINE uint64_t shared_descriptor(const void *pointer, uint32_t leading_b
 INFERC_INLINE void mbarrier_init(uint64_t *bar, uint32_t count INFERC_SITE) {
     emulation::init_mbarrier(bar, count, site);
 }
-INFERC_INLINE void fence_mbarrier_init() {}
+INFERC_INLINE void fence_mbarrier_init() { emulation::fence_mbarriers(); }
 INFERC_INLINE void mbarrier_arrive(uint64_t *bar INFERC_SITE) {
     emulation::arrive_at_mbarrier(bar, 0, "mbarrier_arrive", site);
 }

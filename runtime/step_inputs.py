@@ -51,19 +51,37 @@ class StepInputs:
 
     def fill(self, plan: Plan) -> StepShape:
         """Write a plan that keeps to the limits."""
+        for index, entry in enumerate(plan.sequences):
+            self._fill_table(index, entry.blocks)
+        if all(entry.length == 1 for entry in plan.sequences):
+            return self._fill_decode(plan.sequences)
         row = logit_rows = 0
-        decode = True
         for index, entry in enumerate(plan.sequences):
             self.sequence_starts[index] = row
             self.context_lengths[index] = entry.start + entry.length
             self.state_slots[index] = entry.state_slot
-            self._fill_table(index, entry.blocks)
             self._fill_rows(row, entry)
             logit_rows = self._fill_logit_indices(logit_rows, row, entry)
             row += entry.length
-            decode = decode and entry.length == 1
         self.sequence_starts[len(plan.sequences)] = row
-        return StepShape(row, len(plan.sequences), logit_rows, decode)
+        return StepShape(row, len(plan.sequences), logit_rows, False)
+
+    def _fill_decode(self, entries: tuple[PlannedSequence, ...]) -> StepShape:
+        """One row a sequence: an array at a time, for a step may take less than a millisecond."""
+        count, page_tokens = len(entries), self._page_tokens
+        starts = [entry.start for entry in entries]
+        wanted = [row for row, entry in enumerate(entries) if entry.rows is not Rows.NONE]
+        self.ids[:count] = [entry.token_ids[0] for entry in entries]
+        self.positions[:count] = starts
+        self.slots[:count] = [
+            entry.blocks[start // page_tokens] * page_tokens + start % page_tokens
+            for entry, start in zip(entries, starts, strict=True)
+        ]
+        self.sequence_starts[: count + 1] = np.arange(count + 1)
+        self.context_lengths[:count] = self.positions[:count] + 1
+        self.state_slots[:count] = [entry.state_slot for entry in entries]
+        self.logit_indices[: len(wanted)] = wanted
+        return StepShape(count, count, len(wanted), True)
 
     def _fill_table(self, index: int, blocks: tuple[BlockId, ...]) -> None:
         """Tables change once a page, so most steps find the same tuple in the same place."""

@@ -24,6 +24,9 @@ from inferc.ir.core import Func, Op, Value
 SHARED_BYTES = 48 << 10
 """What every architecture gives a block without asking."""
 _BYTES = {"float": 4, "int32_t": 4, "int64_t": 8, "bool": 1}
+_LOWEST = {
+    "float": "-INFINITY", "int32_t": "-2147483647 - 1", "int64_t": "-9223372036854775807 - 1",
+}  # fmt: skip
 _WARP = 32
 _OWN, _OWN_FOUR = "i", "4k"
 """Elements that are one thread's in all loops, of either kind."""
@@ -223,7 +226,7 @@ class RowLoops:
         index = tuple(r if i in over else o for i, (o, r) in enumerate(at))
         value = self.elements.read(source, index)
         largest, type_ = op.name == "core.amax", c_type(source)
-        fill = "0" if not largest else ("-INFINITY" if type_ == "float" else "INT64_MIN")
+        fill = _LOWEST.get(type_, "0") if largest else "0"
         join = "greater_of(part, {0})" if largest else "part + {0}"
         lines = [*self.elements.lines, f"part = {join.format(value)};"]
         self._reduction(op, lines, (type_, fill), outputs, extent)

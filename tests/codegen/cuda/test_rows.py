@@ -32,11 +32,14 @@ def scaled_rows(h: int) -> str:
 def integers(h: int) -> str:
     row, bits = f"i32[T, {h}]", f"bool[T, {h}]"
     return body(
-        f"%x: {row}, %d: i32[{h}]", f"{row}, f32[T, {h}], i64[T, {h}]",
+        f"%x: {row}, %d: i32[{h}]",
+        f"{row}, f32[T, {h}], i64[T, {h}], i32[T, 1], i64[T, 1]",
         f"%q = core.mul(%x, %d) : {row}", f"%m = core.gt(%q, %x) : {bits}",
         f"%n = core.logical_not(%m) : {bits}",
         f'%f = core.cast(%n) {{dtype = "f32"}} : f32[T, {h}]',
-        f'%l = core.cast(%x) {{dtype = "i64"}} : i64[T, {h}]', "return %q, %f, %l",
+        f'%l = core.cast(%x) {{dtype = "i64"}} : i64[T, {h}]', f"%b = core.neg(%x) : {row}",
+        "%u = core.amax(%b) {axes = (1,)} : i32[T, 1]",
+        "%s = core.sum(%l) {axes = (1,)} : i64[T, 1]", "return %q, %f, %l, %u, %s",
     )  # fmt: skip
 
 

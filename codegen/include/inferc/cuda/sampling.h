@@ -1,7 +1,9 @@
 /* Logits to tokens on the device: what a step library for CUDA offers beside its steps. */
 #pragma once
 
+#if !defined(__CUDACC_RTC__) /* that has no <stdint.h>: platform.cuh defines the types */
 #include "inferc/cuda/step_abi.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,10 +65,12 @@ typedef struct inferc_sample_args {
     void *workspace;           /* inferc_cuda_sample_bytes, 256-byte aligned */
 } inferc_sample_args;
 
+#if !defined(__CUDACC_RTC__)
 /* Launches behind all that was launched before. INFERC_OK or INFERC_LAUNCH_FAILED. */
 INFERC_EXPORT int32_t inferc_cuda_sample(const inferc_cuda_context *cuda,
                                          const inferc_sample_args *args);
 INFERC_EXPORT uint64_t inferc_cuda_sample_bytes(int32_t rows, int32_t columns, int64_t edits);
+#endif
 
 #ifdef __cplusplus
 }

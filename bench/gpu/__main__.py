@@ -100,16 +100,17 @@ def figures(
     engine: str, model: Model, chosen: Sequence[Workload], rows: Sequence[dict[str, Any]]
 ) -> list[Figure]:
     """The rows of a child, with what they are of. A workload without a row did not run."""
-    found = {row["workload"]: row for row in rows}
+    ended = {"note": "its process ended early"}
+    of = {w: [r for r in rows if r["workload"].partition(": ")[0] == str(w)] for w in chosen}
     return [
         Figure(
-            engine, model.name, str(w), w.kind, w.batch,
+            engine, model.name, row.get("workload", str(w)), w.kind, w.batch,
             tokens=row.get("tokens", 0), seconds=row.get("seconds"),
             must_move_bytes=row.get("must_move_bytes"), flops=row.get("flops"),
             note=row.get("note", ""),
         )
         for w in chosen
-        for row in [found.get(str(w), {"note": "its process ended early"})]
+        for row in of[w] or [ended]
     ]  # fmt: skip
 
 

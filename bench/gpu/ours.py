@@ -51,6 +51,7 @@ def measure(artifact: Path, device: str, workloads: Sequence[Workload]) -> list[
             row = {"workload": str(workload), **needs(artifact, workload)}
             try:
                 rows.append(row | run(engine, workload))
+                rows += parts(engine, artifact, workload)
             except inferc.errors.InfercError as error:
                 rows.append(row | {"seconds": None, "note": str(error)})
     return rows
@@ -65,7 +66,7 @@ def randomise(engine: Engine) -> None:
     executor.overwrite_weights((values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8))
 
 
-def run(engine: Engine, workload: Workload) -> dict[str, Any]:
+def run(engine: Engine, workload: Workload, steps: int = STEPS) -> dict[str, Any]:
     """One workload."""
     if workload.kind == "mixed":
         return _mixed(engine, workload)
@@ -74,12 +75,18 @@ def run(engine: Engine, workload: Workload) -> dict[str, Any]:
     if pages * workload.batch > there:
         tokens = there * engine.executor.page_tokens
         return {"seconds": None, "note": f"does not fit: room for {tokens} tokens"}
-    plans = decode_plans(workload, pages) if workload.kind == "decode" else prefill_plans(
-        workload, pages, engine.scheduler.config.step_tokens
-    )  # fmt: skip
-    seconds = _median(lambda: [engine.executor.run(plan) for plan in plans])
+    plans = step_plans(engine, workload)
+    seconds = _median(lambda: [engine.executor.run(plan) for plan in plans], steps)
     tokens = workload.batch if workload.kind == "decode" else workload.context_tokens
     return {"seconds": seconds, "tokens": tokens}
+
+
+def step_plans(engine: Engine, workload: Workload) -> list[Plan]:
+    """The steps of a decode or prefill workload."""
+    pages = -(-workload.context_tokens // engine.executor.page_tokens)
+    if workload.kind == "decode":
+        return decode_plans(workload, pages)
+    return prefill_plans(workload, pages, engine.scheduler.config.step_tokens)
 
 
 def decode_plans(workload: Workload, pages: int) -> list[Plan]:
@@ -114,9 +121,9 @@ def _entry(number: int, start: int, ids: tuple[int, ...], pages: int) -> Any:
     return PlannedSequence(SequenceId(number), start, ids, blocks, Rows.LAST, number)
 
 
-def _median(work: Callable[[], object]) -> float:
+def _median(work: Callable[[], object], steps: int) -> float:
     times = []
-    for _ in range(WARM_STEPS + STEPS):
+    for _ in range(WARM_STEPS + steps):
         start = time.perf_counter()
         work()  # waits for the logits
         times.append(time.perf_counter() - start)
@@ -135,20 +142,68 @@ def _mixed(engine: Engine, workload: Workload) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "tokens": tokens}
 
 
+PARTS = {
+    "attention": ("attention",),
+    "products": ("linear", "glu_linear", "experts", "head_linear"),
+}
+"""Kinds of kernels, as reports name them, by what is shown of them."""
+
+
+def parts(engine: Engine, artifact: Path, workload: Workload) -> list[dict[str, Any]]:
+    """Time, bytes and flops of attention and of products, each launch timed by itself.
+
+    Of a prompt the last step is taken.
+    """
+    executor: Any = engine.executor
+    if workload.kind == "mixed" or not hasattr(executor, "profile"):
+        return []
+    plan = step_plans(engine, workload)[-1]
+    executor.profile(plan)
+    times = executor.profile(plan)
+    step = _step(workload, plan.tokens)
+    return [
+        {"workload": f"{workload}: {part}"} | _sum(artifact, workload.kind, step, times, kinds)
+        for part, kinds in PARTS.items()
+    ]
+
+
+def _sum(artifact: Path, phase: str, step: Any, times: Any, kinds: Sequence[str]) -> dict[str, Any]:
+    from inferc.report import model
+
+    kernels = model.load(artifact)["phases"][phase]["kernels"]
+    chosen = [i for i, k in enumerate(kernels) if k["kind"].startswith(tuple(kinds))]
+    spent = [t.milliseconds for t in times if t.call in set(chosen)]
+    sizes = {
+        name: float(sum(model.size(kernels[i][name], step) for i in chosen))
+        for name in ("bytes_read", "bytes_written", "flops")
+    }
+    return {
+        "seconds": sum(spent) / 1e3 if spent else None,
+        "tokens": step.tokens,
+        "must_move_bytes": sizes["bytes_read"] + sizes["bytes_written"],
+        "flops": sizes["flops"],
+        "note": "" if spent else "no such kernel",
+    }
+
+
+def _step(workload: Workload, tokens: int) -> Any:
+    """A step as the report's formulas take it: of a prompt its last `tokens`."""
+    from inferc.ir.cost import Workload as Step
+
+    if workload.kind == "decode":
+        return Step.decode(workload.batch, workload.context_tokens)
+    return Step(tokens, 1, workload.context_tokens)
+
+
 def needs(artifact: Path, workload: Workload) -> dict[str, float]:
     """Bytes that must move and flops, by the formulas of the report."""
-    from inferc.ir.cost import Workload as Step
     from inferc.report import model
     from inferc.report.machines import MACHINES
 
     if workload.kind == "mixed":
         return {}
     report = model.load(artifact)
-    step = (
-        Step.decode(workload.batch, workload.context_tokens)
-        if workload.kind == "decode"
-        else Step.prefill(workload.context_tokens)
-    )
+    step = _step(workload, workload.context_tokens)
     phase = model.phase(report, workload.kind, step, MACHINES["h200"])
     return {"must_move_bytes": float(phase.must_move_bytes), "flops": float(phase.flops)}
 

@@ -20,9 +20,10 @@ from inferc.runtime.executors.cuda_inputs import PackedInputs, PackedStep
 from inferc.runtime.executors.cuda_library import CudaContext, CudaStepLibrary, StepLaunchError
 from inferc.runtime.executors.cuda_memory import device_plan
 from inferc.runtime.executors.cuda_options import CudaOptions
+from inferc.runtime.executors.cuda_profile import LaunchTime, TimingLauncher
 from inferc.runtime.executors.cuda_sampling import DeviceSampler
 from inferc.runtime.executors.memory import Bytes
-from inferc.runtime.executors.nvtx import MarkedLauncher, modules_of_unit, ranges
+from inferc.runtime.executors.nvtx import MarkedLauncher, modules_of_unit, ranges, reported_calls
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
 from inferc.runtime.request import Sampled
@@ -147,6 +148,24 @@ class CudaExecutor:
                 self._sampler.launch(self._context, logits, self._vocab_size, rows)
             return self._sampler.finish(rows)
 
+    def profile(self, plan: Plan) -> tuple[LaunchTime, ...]:
+        """Run a plan as it is, without graphs, and take the time of every launch."""
+        check_limits(plan, self._limits)
+        self._device.attach()
+        calls = reported_calls(self._folder).get(plan.phase, ())
+        timed = TimingLauncher(self._device, self._launcher, self._library.kernels, calls)
+        step = self._pack(plan, widen=False)
+        self._device.keep_busy()
+        self._upload(step)
+        self._context.launch = timed.function
+        try:
+            self._launch(step.size.decode)
+        finally:
+            self._context.launch = self._launcher.function
+        times = timed.times()
+        self._device.synchronize()
+        return times
+
     def overwrite_weights(self, pattern: Bytes) -> None:
         """Put other bytes, again and again, in place of all weights: for measuring without any."""
         self._device.attach()
@@ -163,18 +182,24 @@ class CudaExecutor:
 
     def _submit(self, plan: Plan) -> PackedStep:
         """Copy the inputs and launch everything; the device may still be at it."""
-        buffers = self._buffers
-        widen = self._options.graphs and not self._options.check_launches
-        step = self._inputs.pack(plan, buffers.host_inputs, widen)
-        if buffers.ensure_logits(4 * step.size.logit_rows * self._vocab_size):
-            self._graphs.clear()  # they write to the old buffer
-        self._device.upload(buffers.inputs, buffers.host_inputs[: step.nbytes])
-        self._bind(step)
+        step = self._pack(plan, self._options.graphs and not self._options.check_launches)
+        self._upload(step)
         if step.replayable:
             self._graphs.run(step.size, self._launch_decode)
         else:
             self._launch(step.size.decode)
         return step
+
+    def _pack(self, plan: Plan, widen: bool) -> PackedStep:
+        step = self._inputs.pack(plan, self._buffers.host_inputs, widen)
+        if self._buffers.ensure_logits(4 * step.size.logit_rows * self._vocab_size):
+            self._graphs.clear()  # they write to the old buffer
+        return step
+
+    def _upload(self, step: PackedStep) -> None:
+        buffers = self._buffers
+        self._device.upload(buffers.inputs, buffers.host_inputs[: step.nbytes])
+        self._bind(step)
 
     def _bind(self, step: PackedStep) -> None:
         args, size = self._args, step.size

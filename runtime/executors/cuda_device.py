@@ -131,6 +131,18 @@ class Device(Protocol):
         """Bytes a second that a copy within the device reads and writes, the best of some."""
         ...
 
+    def timestamp(self) -> Any:
+        """A point in the stream whose time is taken."""
+        ...
+
+    def milliseconds(self, start: Any, end: Any) -> float:
+        """Time between two timestamps, which are used up together; waits for them."""
+        ...
+
+    def keep_busy(self) -> None:
+        """Some ten milliseconds of work, so that what follows is waiting when its turn comes."""
+        ...
+
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> Launcher:

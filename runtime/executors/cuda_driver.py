@@ -21,6 +21,7 @@ from inferc.runtime.executors.memory import Bytes
 
 _MOST_COPIED_BYTES = 1024 * MIB
 """Far beyond the second-level cache of any GPU."""
+_FILLS = 60
 
 
 class CudaDriver:
@@ -43,6 +44,7 @@ class CudaDriver:
         most = self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self._loader = KernelLoader(driver, self.facts, options, most)
         self._graphs: list[Any] = []
+        self._busy: list[int] = []
 
     def _read_facts(self, index: int) -> DeviceFacts:
         name = call(self._driver.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode()
@@ -127,18 +129,11 @@ class CudaDriver:
         driver, stream = self._driver, self._stream
         nbytes = min(_MOST_COPIED_BYTES, self.free_bytes() // 4)
         source, target = (self.allocate(nbytes, "measuring the bandwidth") for _ in range(2))
-        events = [
-            call(driver.cuEventCreate, driver.CUevent_flags.CU_EVENT_DEFAULT) for _ in range(2)
-        ]
         times_ms = []
         for _ in range(10):
-            call(driver.cuEventRecord, events[0], stream)
+            start = self.timestamp()
             call(driver.cuMemcpyDtoDAsync, target, source, nbytes, stream)
-            call(driver.cuEventRecord, events[1], stream)
-            call(driver.cuEventSynchronize, events[1])
-            times_ms.append(float(call(driver.cuEventElapsedTime, *events)))
-        for event in events:
-            call(driver.cuEventDestroy, event)
+            times_ms.append(self.milliseconds(start, self.timestamp()))
         self.free(source)
         self.free(target)
         return 2 * nbytes / min(times_ms) * 1e3
@@ -164,6 +159,32 @@ class CudaDriver:
                 f"{self.facts.label}: the step failed: {error.short}. Load the artifact in a new"
                 f" process; with {VARIABLE}=check-launches the kernel that fails is named."
             ) from error
+        while self._busy:
+            self.free(self._busy.pop())
+
+    # -- times --------------------------------------------------------------------------------
+
+    def timestamp(self) -> Any:
+        """An event that takes the time."""
+        event = call(self._driver.cuEventCreate, self._driver.CUevent_flags.CU_EVENT_DEFAULT)
+        call(self._driver.cuEventRecord, event, self._stream)
+        return event
+
+    def milliseconds(self, start: Any, end: Any) -> float:
+        """Time between two events."""
+        call(self._driver.cuEventSynchronize, end)
+        elapsed = float(call(self._driver.cuEventElapsedTime, start, end))
+        for event in (start, end):
+            call(self._driver.cuEventDestroy, event)
+        return elapsed
+
+    def keep_busy(self) -> None:
+        """Fill memory again and again; the copies of a step that follows wait for it."""
+        nbytes = min(_MOST_COPIED_BYTES, self.free_bytes() // 4)
+        target = self.allocate(nbytes, "keeping the device busy")
+        for _ in range(_FILLS):
+            self.zero(target, nbytes)
+        self._busy.append(target)
 
     # -- kernels and graphs -----------------------------------------------------------------
 

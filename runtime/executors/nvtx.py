@@ -110,18 +110,24 @@ class CallCursor:
 
     def __init__(self, calls: Sequence[ReportedCall]) -> None:
         self._calls = calls
-        self._next = 0
-        self._current: ReportedCall | None = None
+        self._current: int | None = None
         self._launched: set[str] = set()
 
-    def label(self, kernel: KernelName) -> str:
-        """Modules of the call that launches a kernel, which is the next launch; "?" if unknown."""
-        same = self._current is not None and self._current.unit == kernel.unit
+    def follow(self, kernel: KernelName) -> int | None:
+        """Number of the call that launches a kernel, which is the next launch; None if unknown."""
+        current = self._current
+        same = current is not None and self._calls[current].unit == kernel.unit
         if not same or kernel.kernel in self._launched:
-            rest = range(self._next, len(self._calls))
-            found = next((i for i in rest if self._calls[i].unit == kernel.unit), None)
-            if found is None:
-                return "?"
-            self._current, self._next, self._launched = self._calls[found], found + 1, set()
+            first = 0 if current is None else current + 1
+            rest = range(first, len(self._calls))
+            current = next((i for i in rest if self._calls[i].unit == kernel.unit), None)
+            if current is None:
+                return None
+            self._current, self._launched = current, set()
         self._launched.add(kernel.kernel)
-        return self._current.label if self._current is not None else "?"
+        return current
+
+    def label(self, kernel: KernelName) -> str:
+        """Modules of that call; "?" if unknown."""
+        call = self.follow(kernel)
+        return "?" if call is None else self._calls[call].label

@@ -15,7 +15,18 @@ from runtime_artifacts import fill_toy
 import inferc
 from bench.gpu import __main__ as gpu
 from bench.gpu import correctness, limits, ours, peers, tree
-from bench.gpu.results import BEGIN, END, Check, Figure, Limits, Results, put_into_docs, read, table
+from bench.gpu.results import (
+    BEGIN,
+    END,
+    Check,
+    Figure,
+    Limits,
+    Results,
+    _target,
+    put_into_docs,
+    read,
+    table,
+)
 from bench.gpu.workloads import MODELS, QUICK, WORKLOADS, Workload, mixed_requests
 from inferc.errors import CompileError
 from inferc.runtime.artifact_writer import write_artifact
@@ -61,6 +72,13 @@ def test_tables() -> None:
     assert "| workload | inferc | peer | other | of the limit | asked for |" in text
     row = "| decode 1 x 1k | 5.00 ms, 200 tokens/s | 8.00 ms, 125 tokens/s | no room | 80% | 88% |"
     assert row in text
+
+
+def test_targets() -> None:
+    assert _target("decode 1 x 16k") == 0.88 and _target("decode 8 x 1k") is None
+    assert _target("decode 8 x 1k: attention") == 0.85
+    assert _target("prefill 2k: products") == 0.80 and _target("prefill 2k") is None
+    assert _target("mixed, 64 requests") is None
 
 
 def test_sections_of_other_machines_stay(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.gpu import ours
+from bench.gpu.workloads import Workload
 from inferc.errors import InfercError
 from inferc.runtime.executors.cuda import CudaExecutor
 from inferc.runtime.executors.cuda_options import CudaOptions
@@ -107,6 +109,19 @@ def test_the_device_samples_the_tokens_of_the_host(artifact: Path) -> None:
         assert [t for t, _ in here.top_logprobs] == [t for t, _ in there.top_logprobs]
         assert (here.logprob is None) == (there.logprob is None)
         assert abs((here.logprob or 0) - (there.logprob or 0)) < 1e-9
+
+
+def test_what_make_gpu_measures(artifact: Path) -> None:
+    """On an emulated device times mean nothing, but every launch of the two parts is found."""
+    with load_emulated(artifact, emulated_device(artifact), prefix_cache=False) as engine:
+        ours.randomise(engine)
+        for workload in (Workload("decode", 2, 40), Workload("prefill", 1, 60)):
+            assert ours.run(engine, workload, steps=1)["seconds"] > 0
+            attention, products = ours.parts(engine, artifact, workload)
+            assert attention["workload"] == f"{workload}: attention"
+            assert attention["seconds"] > 0 and products["seconds"] > 0
+            assert products["must_move_bytes"] > attention["must_move_bytes"] > 0
+            assert products["flops"] > 0
 
 
 @pytest.mark.usefixtures("references")

@@ -145,6 +145,17 @@ class EmulatedDevice:
     def copy_bandwidth(self) -> float:
         return 1e9
 
+    def timestamp(self) -> int:
+        """Time is counted in what has been put into the stream."""
+        return self.mark()
+
+    def milliseconds(self, start: int, end: int) -> float:
+        self.wait(end)
+        return float(end - start)
+
+    def keep_busy(self) -> None:
+        self.stream.append(lambda: None)
+
     def launcher(
         self, library: ctypes.CDLL, kernels: Sequence[KernelName], folder: Path
     ) -> EmulatedLauncher:

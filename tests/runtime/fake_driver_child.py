@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inferc.errors import InfercError
+from inferc.runtime.block_manager import BlockId
 from inferc.runtime.engine import load
+from inferc.runtime.plan import Plan, PlannedSequence, Rows
+from inferc.runtime.request import SequenceId
 
 folder = Path(sys.argv[1])
 fake = ctypes.CDLL("libcuda.so.1")
@@ -53,6 +56,10 @@ with load(folder, device="cuda:0") as engine:
     results["tokens"] = [c.token_ids for c in completions]
     results["bandwidth"] = engine.executor.copy_bandwidth()
     results["graphs"] = engine.executor.graphs.replayed
+    page = BlockId(0)
+    entry = PlannedSequence(SequenceId(0), 0, (1, 2, 3), (page,), Rows.LAST, 0)
+    times = engine.executor.profile(Plan(1, (entry,)))
+    results["times"] = [(t.kernel, t.call, t.milliseconds) for t in times]
     refused("launch", lambda: engine.generate("a", max_tokens=2), fake_fail_launch=1)
     refused("capture", lambda: engine.generate(["a"] * 3, max_tokens=2), fake_fail_launch=2)
     refused("illegal address", lambda: engine.generate("a", max_tokens=2), fake_sync_error=700)

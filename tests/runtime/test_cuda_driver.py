@@ -46,6 +46,7 @@ def test_results(results: dict[str, Any], artifact: Path) -> None:
         wanted = cpu.generate(["Hello", "z"], max_tokens=6, ignore_eos=True)
     assert results["tokens"] == [list(completion.token_ids) for completion in wanted]
     assert results["graphs"] > 0
+    assert results["times"] == [["toy_walk", 0, 2.0], ["toy_logits", None, 2.0]]
     assert results["bandwidth"] == 2 * 2**27 / 2e-3
 
 

@@ -17,6 +17,7 @@ from toy_cuda import COMPILER, cuda_target, toy_cuda_artifact
 from inferc.errors import ArtifactError, InfercError, RequestError
 from inferc.runtime import engine as engine_module
 from inferc.runtime.artifact import PackedTensor, PackedWeights, read_manifest
+from inferc.runtime.block_manager import BlockId
 from inferc.runtime.engine import Engine, load
 from inferc.runtime.executors import cuda as cuda_module
 from inferc.runtime.executors import cuda_memory
@@ -25,6 +26,8 @@ from inferc.runtime.executors.cuda_device import KernelName
 from inferc.runtime.executors.cuda_options import CudaOptions, from_environment
 from inferc.runtime.executors.nvtx import CallCursor, ReportedCall
 from inferc.runtime.kv_budget import device_kv_budget
+from inferc.runtime.plan import Plan, PlannedSequence, Rows
+from inferc.runtime.request import SequenceId
 from inferc.runtime.target_choice import Architecture, parse_device, select_target
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
@@ -159,6 +162,18 @@ def test_ranges_name_steps_kernels_and_modules(
     engine.logits([1, 2, 3])
     layers = "model.layers.0, model.layers.1, model.layers.2, …"
     assert names == ["prefill 3 tokens of 1 sequences", f"toy_walk: {layers}", "toy_logits: ?"]
+
+
+def test_launches_are_timed(open_engine: Open) -> None:
+    engine = open_engine(EmulatedDevice())
+    executor = engine.executor
+    assert isinstance(executor, CudaExecutor)
+    whole = engine.logits([1, 2, 3]).copy()
+    entry = PlannedSequence(SequenceId(0), 0, (1, 2, 3), (BlockId(0),), Rows.ALL, 0)
+    times = executor.profile(Plan(1, (entry,)))
+    assert [(t.kernel, t.call) for t in times] == [("toy_walk", 0), ("toy_logits", None)]
+    assert [t.milliseconds for t in times] == [1, 1]
+    assert np.array_equal(engine.logits([1, 2, 3]), whole)
 
 
 def test_launches_are_followed_through_the_calls_of_a_step() -> None:

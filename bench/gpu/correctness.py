@@ -19,6 +19,8 @@ from bench.gpu.results import Check
 
 CASES = ("llama", "qwen3", "gemma2", "gpt_oss", "qwen3_moe", "deepseek_v3", "mamba2", "qwen3_next")
 """Of tests.tiny and tests.architectures: windows, soft-caps, sinks, experts, latent, recurrent."""
+F32_TOLERANCE = {"qwen3_next": 1e-3}
+"""A delta rule over keys of length one: on the CPU float32 is off by 1e-4 already."""
 TOOLS = ("memcheck", "racecheck", "synccheck")
 LENGTH = 75
 FAULT = 99
@@ -38,7 +40,7 @@ def cases(names: Sequence[str]) -> list[Case]:
     return [
         Case(name, compute, tolerance)
         for name in names
-        for compute, tolerance in (("f32", 1e-4), ("auto", 3e-2))
+        for compute, tolerance in (("f32", F32_TOLERANCE.get(name, 1e-4)), ("auto", 3e-2))
     ]
 
 

@@ -76,13 +76,26 @@ struct LogitRow {
     const uint32_t *bits;
     const EditedLogit *edited;
 
-    INFERC_INLINE double value(int column) const {
-        const uint32_t own = bits[column];
+    INFERC_INLINE double value_of(uint32_t own) const {
         return is_edit(own) ? edited[own & kEditMask].value : double(bits_to_float(own));
     }
-    INFERC_INLINE double raw(int column) const {
-        const uint32_t own = bits[column];
+    INFERC_INLINE double raw_of(uint32_t own) const {
         return double(is_edit(own) ? edited[own & kEditMask].raw : bits_to_float(own));
+    }
+    INFERC_INLINE double value(int column) const { return value_of(bits[column]); }
+    INFERC_INLINE double raw(int column) const { return raw_of(bits[column]); }
+
+    // Calls `take(column, bits)` for a thread's share of some columns. Several are read at once:
+    // a thread that waited for each would wait most of the time.
+    template <int threads, int batch = 8, class Take>
+    INFERC_INLINE void each(int begin, int end, const Take &take) const {
+        for (int first = begin + int(threadIdx.x); first < end; first += batch * threads) {
+            uint32_t own[batch];
+            INFERC_UNROLL for (int i = 0; i < batch; i++)
+                own[i] = first + i * threads < end ? bits[first + i * threads] : 0;
+            INFERC_UNROLL for (int i = 0; i < batch; i++)
+                if (first + i * threads < end) take(first + i * threads, own[i]);
+        }
     }
 };
 
@@ -161,12 +174,12 @@ INFERC_INLINE void sample_scan(const Sampling &s) {
     const LogitRow logits = logit_row(s, row);
     const int begin = part * kPartColumns, end = min_of(begin + kPartColumns, s.columns);
     Largest best = {0.0, double(-INFINITY), -1, 0};
-    for (int i = begin + int(threadIdx.x); i < end; i += kSampleThreads) {
-        const double value = logits.value(i), raw = logits.raw(i);
+    logits.each<kSampleThreads>(begin, end, [&](int column, uint32_t own) {
+        const double value = logits.value_of(own), raw = logits.raw_of(own);
         best.has_nan |= value != value || raw != raw;
-        if (best.id < 0 || value > best.value) best.value = value, best.id = i;
+        if (best.id < 0 || value > best.value) best.value = value, best.id = column;
         if (raw > best.raw) best.raw = raw;
-    }
+    });
     best = block_join<kSampleThreads>(best, JoinLargest());
     if (threadIdx.x == 0)
         s.part_states[row * s.parts + part] = {best.value, best.raw, 0.0, 0, best.id, best.has_nan};

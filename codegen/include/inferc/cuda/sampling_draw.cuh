@@ -55,8 +55,9 @@ INFERC_INLINE void sample_mass(const Sampling &s) {
     const LogitRow logits = logit_row(s, row);
     const Left left = left_of(s, row);
     uint64_t mass = 0;
-    for (int i = begin + int(threadIdx.x); i < end; i += kSampleThreads)
-        mass += left.mass(logits.value(i), i);
+    logits.each<kSampleThreads>(begin, end, [&](int column, uint32_t own) {
+        mass += left.mass(logits.value_of(own), column);
+    });
     mass = block_join<kSampleThreads>(mass, Sum());
     if (threadIdx.x == 0) s.part_states[row * s.parts + part].mass = mass;
 }
@@ -131,11 +132,12 @@ struct JoinRaw {
 INFERC_INLINE RawLogit next_of_part(const LogitRow &logits, int part, int columns, RawLogit last) {
     const int begin = part * kPartColumns, end = min_of(begin + kPartColumns, columns);
     RawLogit best = {0.0, -1};
-    for (int i = begin + int(threadIdx.x); i < end; i += kSampleThreads) {
-        const double value = logits.raw(i);
-        if (last.id >= 0 && !(value < last.value || (value == last.value && i > last.id))) continue;
-        if (best.id < 0 || value > best.value) best = {value, i};
-    }
+    logits.each<kSampleThreads>(begin, end, [&](int column, uint32_t own) {
+        const double value = logits.raw_of(own);
+        const bool before = value > last.value || (value == last.value && column <= last.id);
+        if (last.id >= 0 && before) return;
+        if (best.id < 0 || value > best.value) best = {value, column};
+    });
     return block_join<kSampleThreads>(best, JoinRaw());
 }
 

@@ -124,12 +124,12 @@ INFERC_INLINE void each_in_bin(const Sampling &s, int64_t row, int bin, const Ta
     // A little wider than the bin: what is outside needs no division.
     const double slack = 1e-9 * (below + (weights.largest < 0.0 ? -weights.largest : weights.largest));
     const double low = weights.largest - below - slack, high = weights.largest - above + slack;
-    for (int i = threadIdx.x; i < s.columns; i += kLimitThreads) {
-        const double value = logits.value(i);
-        if (value < low || value > high) continue;
+    logits.each<kLimitThreads, 4>(0, s.columns, [&](int column, uint32_t own) {
+        const double value = logits.value_of(own);
+        if (value < low || value > high) return;
         const double depth = weights.depth(value);
-        if (Weights::bin(depth) == bin) take(place_of(value, i), depth);
-    }
+        if (Weights::bin(depth) == bin) take(place_of(value, column), depth);
+    });
 }
 
 // Ascending; `count` is a power of two.

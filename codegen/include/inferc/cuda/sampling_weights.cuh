@@ -51,16 +51,16 @@ INFERC_INLINE void count_bins(const Sampling &s, int64_t row, int begin, int end
     const Weights weights = weights_of(s, row);
     const double lowest = weights.floor();
     uint32_t tail = 0;
-    for (int i = begin + int(threadIdx.x); i < end; i += kSampleThreads) {
-        const double value = logits.value(i);
+    logits.each<kSampleThreads>(begin, end, [&](int, uint32_t own) {
+        const double value = logits.value_of(own);
         if (value < lowest) {
             tail++;
-            continue;
+            return;
         }
         const double depth = weights.depth(value);
         atomicAdd(&counts[Weights::bin(depth)], 1u);
         add_to(&masses[Weights::bin(depth)], Weights::mass(depth));
-    }
+    });
     atomicAdd(&counts[kBins - 1], tail);
     __syncthreads();
     for (int i = threadIdx.x; i < kBins; i += kSampleThreads) {
@@ -73,9 +73,11 @@ INFERC_INLINE void count_bins(const Sampling &s, int64_t row, int begin, int end
 // What a part adds to the sum under the logarithm of logprobs.
 INFERC_INLINE void sum_raw(const Sampling &s, int64_t row, int part, int begin, int end) {
     const LogitRow logits = logit_row(s, row);
+    const double largest = s.rows[row].raw_largest;
     double sum = 0.0;
-    for (int i = begin + int(threadIdx.x); i < end; i += kSampleThreads)
-        sum += ::exp(logits.raw(i) - s.rows[row].raw_largest);
+    logits.each<kSampleThreads>(begin, end, [&](int, uint32_t own) {
+        sum += ::exp(logits.raw_of(own) - largest);
+    });
     sum = block_join<kSampleThreads>(sum, Sum());
     if (threadIdx.x == 0) s.part_states[row * s.parts + part].raw_sum = sum;
 }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferc.codegen.group import Group, static_size, tensor
+from inferc.codegen.group import Group, static_size
 from inferc.codegen.kernel import Answer, KernelOptions, Refusal, Scratch
 from inferc.codegen.kernels import experts
 from inferc.codegen.kernels.experts import ExpertsParams
-from inferc.codegen.kernels_cuda.linear import activation_terms
-from inferc.ir.dims import evaluate
+from inferc.codegen.kernels_cuda.linear import activation_terms, most_rows
 
 _MOST_EXPERTS = 1024  # kMostExperts of experts_lists.cuh
 _LIST_THREADS = 512
@@ -31,12 +30,6 @@ def _params(group: Group, options: KernelOptions, name: str) -> ExpertsParams:
         for weight in (given.up_format, given.down_format)
     )
     return replace(given, up_math=up, down_math=down)
-
-
-def most_rows(group: Group) -> int:
-    """Rows of a group's first result at most."""
-    highest = {name: symbol.high for name, symbol in group.func.symbols.items()}
-    return evaluate(tensor(group.op.results[0]).shape[0], highest)
 
 
 def _scratch(group: Group, options: KernelOptions) -> Scratch:

@@ -8,6 +8,8 @@ from inferc.codegen.group import Group, tensor
 from inferc.codegen.kernel import KernelOptions, Scratch
 from inferc.codegen.kernels import linear
 from inferc.codegen.kernels.linear import LinearParams
+from inferc.codegen.targets import CudaTarget
+from inferc.ir.dims import evaluate
 
 
 def activation_terms(weight: str, options: KernelOptions) -> int:
@@ -25,6 +27,30 @@ def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
     return replace(params, math=str(activation_terms(weight, options)))
 
 
+# Weights without scales go through wgmma on sm_90 (kWgmma of gemm_wgmma.cuh).
+_WGMMA_FORMATS = ("bf16", "f16", "f8e4m3", "i8")
+_IMAGE_TOKENS, _IMAGE_K, _IMAGE_BYTES = 192, 64, 192 * 64 * 2
+
+
+def most_rows(group: Group) -> int:
+    """Rows of a group's first result at most."""
+    highest = {name: symbol.high for name, symbol in group.func.symbols.items()}
+    return evaluate(tensor(group.op.results[0]).shape[0], highest)
+
+
+def _scratch(group: Group, options: KernelOptions) -> Scratch:
+    """The image of x in bf16 that sm_90 reads."""
+    w = tensor(group.ops("core.linear")[0].operands[1])
+    assert isinstance(options.target, CudaTarget)
+    is_sm90 = any(arch.sm == 90 for arch in options.target.archs)
+    if not is_sm90 or w.dtype not in _WGMMA_FORMATS or activation_terms(w.dtype, options) != 1:
+        return Scratch()
+    k = w.shape[1]
+    assert isinstance(k, int)
+    images = -(-most_rows(group) // _IMAGE_TOKENS) * -(-k // _IMAGE_K)
+    return Scratch(shared=str(images * _IMAGE_BYTES))
+
+
 # How weights come to shared memory, and what multiplies.
 INSTRUCTIONS = {
     "": ("HMMA",),
@@ -37,8 +63,8 @@ LINEAR, GLU_LINEAR = (
         definition,
         params=_params,
         template="linear.cu.j2",
-        scratch=lambda group, options: Scratch(),
-        kernels=("_decode", "_skinny", "_prefill"),
+        scratch=_scratch,
+        kernels=("_decode", "_skinny", "_round", "_prefill"),
         instructions=INSTRUCTIONS,
     )
     for definition in (linear.LINEAR, linear.GLU_LINEAR)

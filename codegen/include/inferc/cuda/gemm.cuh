@@ -34,6 +34,7 @@ template <class Epilogue>
 struct GemmArgs {
     const float *x;  // [rows, k]
     const uint8_t *w;
+    uint8_t *image;  // of x, for gemm_wgmma.cuh
     int32_t rows;
     Epilogue epilogue;
 };

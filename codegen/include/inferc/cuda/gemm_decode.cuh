@@ -9,6 +9,7 @@
 // on R or T.
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/gemm.cuh"
 #include "inferc/cuda/step.h"
 
@@ -264,6 +265,7 @@ INFERC_INLINE void gemm_decode_tiles(const uint8_t *w, int tile, const Tokens &x
                                     Shape::tiles - tile, lane};
     ring.begin();
     INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++) ring.fetch(warp + i * Plan::S, i);
+    begin_dependent();  // weights no kernel writes: they are under way before x is there
     DecodeSums<Shape, T> sums = {};
     decode_warp<Shape, T>(ring, x, end - token, warp, sums);
     decode_finish<Shape, T>(reinterpret_cast<float *>(shared), sums, tile, token, end, epilogue);
@@ -286,7 +288,8 @@ template <class Shape, int T, class Epilogue>
 inline void launch_decode(const Step &step, int32_t kernel, const GemmArgs<Epilogue> &args) {
     typedef DecodePlan<Shape> Plan;
     const Grid grid = {uint32_t(ceil_div(args.rows, 8 * T)), uint32_t(Plan::blocks), 1};
-    step.launch(kernel, grid, Plan::threads, DecodeMemory<Shape, T>::bytes, args);
+    step.launch(kernel, grid, Plan::threads, DecodeMemory<Shape, T>::bytes, args, 1,
+                INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

@@ -2,12 +2,13 @@
 //
 // A block of 4 x 2 warps has 4 R tiles of 16 matrix rows and 2 T tiles of 8 tokens; a warp R by T
 // of them. Weights come as chunks through stages in shared memory, as they are packed, and are
-// decoded in registers. x comes a unit of 32 k ahead: from memory to registers while the unit before
-// is multiplied, then to one of two buffers, as bf16 and in the order in which lanes want operands
-// B. The operations that make an element depend on the shape alone, not on the rows of a launch;
-// they are not those of gemm_decode.cuh, where k is split.
+// decoded in registers. x comes a unit of 32 k ahead: from memory to registers while the unit
+// before is multiplied, then to one of two buffers, as bf16 and in the order in which lanes want
+// operands B. The operations that make an element depend on the shape alone, not on the rows of a
+// launch; they are not those of gemm_decode.cuh, where k is split.
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/gemm.cuh"
 #include "inferc/cuda/step.h"
 
@@ -252,6 +253,7 @@ INFERC_INLINE void gemm_prefill(const GemmArgs<Epilogue> &args) {
                               args.rows - token - warp * own, lane, warp, {}};
     ring.begin();
     INFERC_EACH_OF for (int i = 0; i < Plan::stages - 1; i++) ring.fetch(i);
+    begin_dependent();  // weights no kernel writes
     x.load(0);
     x.store(buffers);
     PrefillSums<Shape> sums = {};
@@ -283,7 +285,7 @@ template <class Shape, class Epilogue>
 inline void launch_prefill(const Step &step, int32_t kernel, const GemmArgs<Epilogue> &args) {
     typedef PrefillPlan<Shape> Plan;
     const Grid grid = {uint32_t(ceil_div(args.rows, Plan::tokens)), uint32_t(Plan::blocks), 1};
-    step.launch(kernel, grid, kPrefillThreads, Plan::bytes, args);
+    step.launch(kernel, grid, kPrefillThreads, Plan::bytes, args, 1, INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

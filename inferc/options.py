@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from inferc.codegen.kernels.rope_append import PAGE_ELEMENTS
 from inferc.codegen.row_objects import tvm_installed
 from inferc.codegen.select import SelectKernels
 from inferc.codegen.targets import parse_target
@@ -21,8 +22,8 @@ class CompileOptions:
         target: see `inferc targets`.
         compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
             target has them, else float32; `int8` rounds activations and needs quantised weights.
-        kv_dtype: type of stored keys and values: f32, bf16 or f16. `auto`: f32 on a CPU, bf16 on a
-            GPU.
+        kv_dtype: type of stored keys and values: f32, bf16, f16, and on a GPU f8e4m3 (rounded as
+            they are, without scales). `auto`: f32 on a CPU, bf16 on a GPU.
         page_tokens: tokens of a KV page: 16, 32, 48 or 64.
         step_tokens: most rows of one step.
         sequences: most sequences of one step.
@@ -83,10 +84,17 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
         if value is not None and value < least:
             raise CompileError(f"Option {name}: expected {least} or more, found {value}.")
     target = parse_target(chosen.target)
-    kv_dtype = "bf16" if target.kind == "cuda" else "f32"
+    kv_dtype = chosen.kv_dtype
+    if kv_dtype == "auto":
+        kv_dtype = "bf16" if target.kind == "cuda" else "f32"
+    elif kv_dtype not in PAGE_ELEMENTS[target.kind]:
+        known = ", ".join(PAGE_ELEMENTS[target.kind])
+        raise CompileError(
+            f"KV dtype '{kv_dtype}' is not supported for {target.name}: choose one of {known}."
+        )
     return replace(
         chosen,
         target=target.name,
-        kv_dtype=kv_dtype if chosen.kv_dtype == "auto" else chosen.kv_dtype,
+        kv_dtype=kv_dtype,
         tvm=tvm_installed() if chosen.tvm is None else chosen.tvm,
     )

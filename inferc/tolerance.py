@@ -31,6 +31,8 @@ KV_TOLERANCE = {
     "f32": Tolerance(1e-4, 1e-4),
     "f16": Tolerance(8e-3, 2e-3),
     "bf16": Tolerance(4e-2, 1.2e-2),
+    # Measured on Gemma 3 270M, 48 random tokens: 0.23 and 0.084, where bf16 has 0.022 and 0.006.
+    "f8e4m3": Tolerance(4.5e-1, 1.7e-1),
 }
 
 

@@ -20,7 +20,7 @@ from inferc.ir.types import CacheType, Type
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.rebuild import rebuild, step_funcs
 
-DTYPES = ("f32", "bf16", "f16")
+DTYPES = ("f32", "bf16", "f16", "f8e4m3")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class PlanKv(Pass):
     Attributes:
         page_tokens: tokens of a page; a multiple of 16, at most 64, so that a key block of the
             attention kernels is one page.
-        dtype: f32, bf16 or f16.
+        dtype: f32, bf16, f16, or f8e4m3, to which numbers are rounded as they are, without scales,
+            and which has none beyond 448.
     """
 
     name = "plan-kv"

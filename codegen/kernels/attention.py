@@ -23,7 +23,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.kernels.rope_append import ELEMENTS
+from inferc.codegen.kernels.rope_append import PAGE_ELEMENTS
 from inferc.ir.core import Op
 
 
@@ -71,8 +71,9 @@ def _supports(group: Group, options: KernelOptions) -> Answer:
         return Refusal("the group yields more than the attention")
     if cache.page_tokens is None or cache.page_tokens % 16 or cache.page_tokens > 64:
         return Refusal(f"pages of {cache.page_tokens} tokens; 16, 32, 48 or 64 are supported")
-    if cache.dtype not in ELEMENTS:
-        return Refusal(f"a cache of {cache.dtype}; known: {', '.join(ELEMENTS)}")
+    known = PAGE_ELEMENTS[options.target.kind]
+    if cache.dtype not in known:
+        return Refusal(f"a cache of {cache.dtype}; known: {', '.join(known)}")
     return Ok()
 
 
@@ -86,8 +87,9 @@ def _params(group: Group, options: KernelOptions, name: str) -> AttentionParams:
     assert isinstance(alibi, tuple)
     assert cache.page_tokens is not None
     return AttentionParams(
-        name, _phase(group), ELEMENTS[cache.dtype], _heads(group), cache.kv_heads, cache.k_dim,
-        cache.v_dim, cache.v_in_k, cache.page_tokens, literal(float_attr(op, "scale")),
+        name, _phase(group), PAGE_ELEMENTS[options.target.kind][cache.dtype], _heads(group),
+        cache.kv_heads, cache.k_dim, cache.v_dim, cache.v_in_k, cache.page_tokens,
+        literal(float_attr(op, "scale")),
         literal(0.0 if op.attrs["softcap"] is None else float_attr(op, "softcap")),
         0 if op.attrs["window"] is None else int_attr(op, "window"),
         0 if op.attrs["chunk"] is None else int_attr(op, "chunk"),

@@ -21,7 +21,7 @@ from inferc.codegen.kernel import (
     Refusal,
     WeightUse,
 )
-from inferc.codegen.kernels.rope_append import ELEMENTS
+from inferc.codegen.kernels.rope_append import PAGE_ELEMENTS
 from inferc.codegen.operand_rows import OperandRows, Unfit, argument, made_by, operand_rows
 from inferc.ir.core import Op, Value
 
@@ -62,8 +62,12 @@ def _params(group: Group, options: KernelOptions, name: str) -> LatentAppendPara
     cache = cache_type(kv)
     if kv.producer is not None or slots.producer is not None:
         raise Unfit("the cache and the slots must be operands")
-    if cache.page_tokens is None or cache.dtype not in ELEMENTS or cache.k_dim > _DIM_MAX:
-        raise Unfit(f"the cache {cache}: no pages yet, or keys of more than {_DIM_MAX}")
+    elements = PAGE_ELEMENTS[options.target.kind]
+    if cache.page_tokens is None or cache.dtype not in elements or cache.k_dim > _DIM_MAX:
+        raise Unfit(
+            f"the cache {cache}: no pages yet, none of {', '.join(elements)},"
+            f" or keys of more than {_DIM_MAX}"
+        )
     if [through_reshape(r) for r in group.body.results] != [append.result]:
         raise Unfit("results beside the cache")
     own, shared = _parts(key)
@@ -73,7 +77,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> LatentAppendPara
     if norm is not None and (len(norm.operands) != 2 or tensor(own).shape[-1] != _width(norm)):
         raise Unfit("a norm that is not over the latent, or without a weight")
     return LatentAppendParams(
-        name, ELEMENTS[cache.dtype], cache.kv_heads, static_size(own, -1),
+        name, elements[cache.dtype], cache.kv_heads, static_size(own, -1),
         0 if shared is None else static_size(shared, -1), cache.page_tokens,
         operand_rows(norm.operands[0] if norm is not None else own), argument(norm, 1),
         literal(float_attr(norm, "eps") if norm is not None else 0.0),

@@ -25,7 +25,9 @@ from inferc.codegen.kernel import (
 from inferc.codegen.operand_rows import OperandRows, Unfit, argument, operand_rows
 from inferc.ir.core import Op, Value
 
-ELEMENTS = {"f32": "float", "bf16": "bf16", "f16": "f16"}
+_ELEMENTS = {"f32": "float", "bf16": "bf16", "f16": "f16"}
+# C++ types of stored keys and values, by the kind of target.
+PAGE_ELEMENTS = {"cpu": _ELEMENTS, "cuda": {**_ELEMENTS, "f8e4m3": "f8e4m3"}}
 _INSIDE = {
     "core.slice", "core.reshape", "nn.rms_norm", "nn.rope", "serve.kv_append",
 }  # fmt: skip
@@ -84,8 +86,9 @@ def _params(group: Group, options: KernelOptions, name: str) -> RopeAppendParams
     cache = cache_type(kv)
     if kv.producer is not None or slots.producer is not None:
         raise Unfit("the cache and the slots must be operands")
-    if cache.page_tokens is None or cache.dtype not in ELEMENTS:
-        raise Unfit(f"the cache {cache} has no pages yet")
+    elements = PAGE_ELEMENTS[options.target.kind]
+    if cache.page_tokens is None or cache.dtype not in elements:
+        raise Unfit(f"the cache {cache} has no pages yet, or is none of {', '.join(elements)}")
     results = [r for r in group.body.results if r is not append.result]
     if len(results) > 1 or not any(r is append.result for r in group.body.results):
         raise Unfit("expected the results (q, cache) or (cache)")
@@ -99,7 +102,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> RopeAppendParams
     _check_norms([h.norm for h in (q, k) if h is not None and h.norm is not None], cache.k_dim)
     inputs = len(group.op.operands)
     return RopeAppendParams(
-        name, ELEMENTS[cache.dtype], heads, cache.kv_heads, cache.k_dim, cache.v_dim,
+        name, elements[cache.dtype], heads, cache.kv_heads, cache.k_dim, cache.v_dim,
         cache.page_tokens, 2 * static_size(rope.operands[1], -1) if rope else 0,
         str(rope.attrs["pairing"]) if rope else "half", _eps(q, k), q.rows if q else None,
         k.rows, v.rows, kv.index, slots.index, argument(rope, 1), argument(rope, 2),

@@ -101,8 +101,8 @@ def _supports_mma(group: Group, options: KernelOptions) -> Answer:
     if isinstance(answer, Refusal):
         return answer
     cache = _cache(group)
-    if cache.dtype not in ("bf16", "f16"):
-        return Refusal(f"pages of {cache.dtype}: tensor cores multiply bf16 and f16")
+    if cache.dtype == "f32":
+        return Refusal("pages of f32: tensor cores multiply bf16 and f16, which f8e4m3 becomes")
     if options.compute == "f32":
         return Refusal("float32 arithmetic is asked for")
     if cache.k_dim % 16 or cache.v_dim % 16:
@@ -115,9 +115,11 @@ def _supports_mma(group: Group, options: KernelOptions) -> Answer:
 def _smallest_tile_bytes(cache: CacheType) -> int:
     """Shared memory of prefill with 16 keys a tile: `AttentionTiling` in `attention_tiles.cuh`."""
     rows, key_warps = (128, 1) if cache.v_dim <= 128 else (64, 1) if cache.v_dim <= 256 else (32, 4)
-    stage = cache.k_dim * 24 + (0 if cache.v_in_k else 16 * (cache.v_dim + 8))
+    values = 0 if cache.v_in_k else cache.v_dim
+    stage = 2 * (cache.k_dim * 24 + 16 * (values + 8))
+    stages = 2 * stage if cache.dtype != "f8e4m3" else stage + 2 * 16 * (cache.k_dim + values)
     rest = rows * (32 if key_warps == 1 else 48 + 4 * key_warps)
-    return 2 * (rows * (cache.k_dim + 8) + 2 * stage) + rest
+    return 2 * rows * (cache.k_dim + 8) + stages + rest
 
 
 def _cost(group: Group) -> Cost:

@@ -10,7 +10,7 @@ from inferc.ir.card import Attr, Attrs, BadSample, Card, Sample, TypeMismatch, r
 from inferc.ir.dims import Size, sym
 from inferc.ir.ops._shapes import Dims
 from inferc.ir.ops.attention import attend, causal_mask, check_alibi
-from inferc.ir.types import CacheType, TensorType, Type
+from inferc.ir.types import CacheType, TensorType, Type, numpy_dtype
 
 CacheArrays = tuple[np.ndarray, np.ndarray]  # K, V pools as CacheType lays them out
 
@@ -39,8 +39,14 @@ def _append(kv: CacheArrays, k: np.ndarray, v: np.ndarray, slots: np.ndarray) ->
     page_tokens = keys.shape[-1]
     for t, slot in enumerate(slots):
         page, offset = divmod(int(slot), page_tokens)
-        keys[page, :, :, offset], values[page, :, offset] = k[t], v[t]
+        keys[page, :, :, offset] = _in_range(k[t], keys.dtype)
+        values[page, :, offset] = _in_range(v[t], values.dtype)
     return keys, values
+
+
+def _in_range(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """What is stored of numbers: f8e4m3 has no infinity, the largest stands for what is beyond."""
+    return np.clip(x, -448, 448) if dtype == numpy_dtype("f8e4m3") else x
 
 
 def _append_reads(types: Sequence[Type], attrs: Attrs) -> tuple[Size, ...]:
@@ -69,7 +75,7 @@ def _append_keys(kv: CacheArrays, k: np.ndarray, slots: np.ndarray) -> CacheArra
     keys = kv[0].copy()
     for t, slot in enumerate(slots):
         page, offset = divmod(int(slot), keys.shape[-1])
-        keys[page, :, :, offset] = k[t]
+        keys[page, :, :, offset] = _in_range(k[t], keys.dtype)
     return pools_of_keys(keys, kv[1].shape[-1])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from inferc.errors import ArtifactError
 from inferc.runtime.artifact import KvPlan
 
-_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import inferc
+from inferc.errors import CompileError
 from inferc.metrics import distance
+from inferc.options import resolve_options
 from inferc.tolerance import tolerance
 from tests.e2e.workshop import THREADS, Workshop, ids_of, reference_logits
 
@@ -20,6 +22,12 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"target": "cpu:x86-64-v3"}),
     ("llama", {"target": "cpu:portable", "tvm": False}),
 ]
+
+
+def test_kv_dtype_of_another_kind_of_target() -> None:
+    assert resolve_options({"kv_dtype": "f8e4m3", "target": "cuda:sm_80"}).kv_dtype == "f8e4m3"
+    with pytest.raises(CompileError, match=r"'f8e4m3' is not supported for cpu:portable: choose"):
+        resolve_options({"kv_dtype": "f8e4m3", "target": "cpu:portable"})
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)

@@ -12,8 +12,13 @@ from cuda_runner import CudaUnit, StepArgs, compile_units
 from inferc.ir.card import card
 from inferc.ir.ops.serve import pools_of_keys
 
-DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype("f2")}
-ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
+DTYPES = {
+    "f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype("f2"),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+}  # fmt: skip
+MULTIPLIED = {"bf16": "bf16", "f16": "f16", "f8e4m3": "f16"}
+"""What tensor cores multiply pages of a type as, and round queries and shares to."""
+ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11, "f8e4m3": 2.0**-4}
 """Largest relative error of what is rounded to a type."""
 STEP_TOKENS, TABLE_PAGES = 128, 70
 Chunk = tuple[int, int, int]  # sequence, first new token, end of the new tokens
@@ -135,7 +140,7 @@ class World:
         s = self.shape
         q, positions, starts, contexts, tables = self._operands(chunks)
         if not s.plain:
-            q = q.astype(DTYPES[s.kv])
+            q = q.astype(DTYPES[MULTIPLIED[s.kv]])
         sinks = [self.sinks] if s.sinks else []
 
         def attend(v: np.ndarray) -> np.ndarray:
@@ -145,7 +150,7 @@ class World:
             return reference(q.astype(np.float64), pools, *rest, **s.attrs())
 
         wanted = attend(self.v)
-        rounding = 0.0 if s.plain else ROUNDING[s.kv]
+        rounding = 0.0 if s.plain else ROUNDING[MULTIPLIED[s.kv]]
         # A share off by d moves the output by d (v - output).
         room = rounding * (attend(np.abs(self.v.astype(np.float32))) + np.abs(wanted))
         room += 2e-5 * np.abs(wanted) + 5e-6

@@ -13,6 +13,8 @@ SHAPES = (
     Shape(heads=18, kv_heads=1, k_dim=16, v_dim=16, page=64, window=40, alibi=True),
     Shape(heads=3, kv_heads=3, k_dim=80, v_dim=80, page=16, chunk=300, scale=-0.2),
     Shape(heads=20, kv_heads=1, k_dim=80, v_dim=64, page=16, v_in_k=True),
+    Shape(heads=12, kv_heads=2, k_dim=64, v_dim=48, kv="f8e4m3", softcap=20.0),
+    Shape(heads=3, kv_heads=1, k_dim=96, v_dim=80, page=16, kv="f8e4m3", v_in_k=True, sinks=True),
     Shape(kv="f32", plain=True),
     Shape(heads=6, kv_heads=2, k_dim=40, v_dim=33, page=48, kv="f16", plain=True, sinks=True,
           alibi=True, softcap=3.0),

@@ -15,7 +15,8 @@
 namespace inferc {
 
 // What a kernel file bakes in. `Shape` below is a struct with the members
-//   Element                                  f32 (float), bf16 or f16: what pages hold
+//   Element                                  float, bf16, f16 or f8e4m3: what pages hold
+//   stored_unit                              what is read of a page, times this, is the number
 //   heads, kv_heads, k_dim, v_dim, page_tokens
 //   v_in_k                                   values are the first v_dim components of keys
 //   scale, softcap (0: none)
@@ -52,8 +53,8 @@ constexpr float kLog2E = 1.44269504088896340736f;
 // Scores are kept as u with score * log2(e) = u * unit, unit > 0.
 template <class Shape>
 INFERC_BOTH constexpr float score_unit() {
-    return Shape::softcap != 0.0f ? Shape::softcap * kLog2E
-                                  : (Shape::scale < 0.0f ? -Shape::scale : Shape::scale) * kLog2E;
+    constexpr float scale = Shape::scale < 0.0f ? -Shape::scale : Shape::scale;
+    return (Shape::softcap != 0.0f ? Shape::softcap : scale * Shape::stored_unit) * kLog2E;
 }
 
 #if INFERC_DEVICE_CODE
@@ -183,7 +184,8 @@ template <class Shape>
 INFERC_INLINE float finish_score(float product, float slope, int32_t distance) {
     float u = Shape::scale < 0.0f ? -product : product;
     if (Shape::softcap != 0.0f)
-        u = tanhf(product * (Shape::scale / (Shape::softcap != 0.0f ? Shape::softcap : 1.0f)));
+        u = tanhf(product * (Shape::scale * Shape::stored_unit /
+                             (Shape::softcap != 0.0f ? Shape::softcap : 1.0f)));
     if (Shape::sloped) u = fmaf(slope * (kLog2E / score_unit<Shape>()), float(distance), u);
     return u;
 }
@@ -208,7 +210,7 @@ INFERC_INLINE float final_factor(const AttentionArgs<Shape> &args, int32_t head,
     if (Shape::sinks)
         join_states<Shape>(maximum, sum, args.sinks[head] * (kLog2E / score_unit<Shape>()), 1.0f,
                            factor, unused);
-    return factor * fast_reciprocal(sum);
+    return factor * Shape::stored_unit * fast_reciprocal(sum);
 }
 
 // ---- partitions

@@ -18,15 +18,29 @@ INFERC_BOTH constexpr int attention_shared_limit(int sm) {
 template <class Shape>
 INFERC_BOTH constexpr int attention_keys(int sm);
 
+// What pages of a type are multiplied as. f8e4m3 becomes f16, exactly, as 1/256 of its value:
+// `Shape::stored_unit` makes up for that.
+template <class Page>
+struct Multiplied {
+    using Type = Page;
+};
+template <>
+struct Multiplied<f8e4m3> {
+    using Type = f16;
+};
+
 // RowWarps x KeyWarps warps; a warp has RowTiles x 16 rows.
 template <class Shape_, int RowWarps, int RowTiles, int KeyWarps>
 struct AttentionTiling {
     using Shape = Shape_;
-    using Element = typename Shape::Element;
+    using Page = typename Shape::Element;
+    using Element = typename Multiplied<Page>::Type;
     static_assert(Shape::k_dim % 16 == 0 && Shape::v_dim % 16 == 0, "whole matrix instructions");
 
     static constexpr int row_tiles = RowTiles, key_warps = KeyWarps;
     static constexpr int rows = 16 * RowWarps * RowTiles, threads = 32 * RowWarps * KeyWarps;
+    // Pages are copied as they are, and each tile is then turned into what is multiplied.
+    static constexpr bool is_converted = sizeof(Page) != sizeof(Element);
     static constexpr int v_pairs = Shape::v_dim / 16;
     static constexpr int own_v_pairs = (v_pairs + KeyWarps - 1) / KeyWarps;
 
@@ -40,11 +54,17 @@ struct AttentionTiling {
         return Shape::k_dim * tile_pitch(keys) + (Shape::v_in_k ? 0 : keys * v_pitch);
     }
     INFERC_BOTH static constexpr int elements(int keys, int stages) {
-        return rows * q_pitch + stages * stage_elements(keys) +
+        return rows * q_pitch + (is_converted ? 1 : stages) * stage_elements(keys) +
                (KeyWarps > 1 ? rows * tile_pitch(keys) : 0);
     }
+    INFERC_BOTH static constexpr int exchange_floats() {
+        return KeyWarps > 1 ? KeyWarps * rows : rows * 8;
+    }
+    INFERC_BOTH static constexpr int copied_elements(int keys) {  // of a stage, if converted
+        return is_converted ? keys * (Shape::k_dim + (Shape::v_in_k ? 0 : Shape::v_dim)) : 0;
+    }
     INFERC_BOTH static constexpr int bytes(int keys, int stages) {
-        return 2 * elements(keys, stages) + 4 * (KeyWarps > 1 ? KeyWarps * rows : rows * 8);
+        return 2 * elements(keys, stages) + 4 * exchange_floats() + stages * copied_elements(keys);
     }
     // Tiles in shared memory. Decode has little to do for each: what counts is how many are under
     // way, with room for a second block.
@@ -83,6 +103,8 @@ INFERC_BOTH constexpr int attention_keys(int sm) {
 template <class Tiling>
 struct TileMemory {
     using Element = typename Tiling::Element;
+    using Page = typename Tiling::Page;
+    using Shape = typename Tiling::Shape;
     static constexpr int keys = attention_keys<typename Tiling::Shape>(INFERC_SM);
     static constexpr int stages = Tiling::stages(INFERC_SM);
     static constexpr int pitch = Tiling::tile_pitch(keys);
@@ -92,10 +114,27 @@ struct TileMemory {
     INFERC_INLINE Element *q() const { return base; }  // [rows][q_pitch]
     // [k_dim][pitch] of a stage, and [keys][v_pitch]
     INFERC_INLINE Element *k(int stage) const {
-        return base + Tiling::rows * Tiling::q_pitch + stage * Tiling::stage_elements(keys);
+        const int at = Tiling::is_converted ? 0 : stage;
+        return base + Tiling::rows * Tiling::q_pitch + at * Tiling::stage_elements(keys);
     }
-    INFERC_INLINE Element *v(int stage) const { return k(stage) + Tiling::Shape::k_dim * pitch; }
-    INFERC_INLINE Element *shares() const { return k(stages); }  // [rows][pitch]
+    INFERC_INLINE Element *v(int stage) const { return k(stage) + Shape::k_dim * pitch; }
+    // What a stage's pages are copied to: the same, or [k_dim][keys] and [keys][v_dim]
+    INFERC_INLINE Page *k_copied(int stage) const {
+        if constexpr (Tiling::is_converted)
+            return reinterpret_cast<Page *>(exchange() + Tiling::exchange_floats()) +
+                   stage * Tiling::copied_elements(keys);
+        else
+            return k(stage);
+    }
+    INFERC_INLINE Page *v_copied(int stage) const {
+        return k_copied(stage) + Shape::k_dim * k_copied_pitch;
+    }
+    static constexpr int k_copied_pitch = Tiling::is_converted ? keys : pitch;
+    static constexpr int v_copied_pitch = Tiling::is_converted ? Shape::v_dim : Tiling::v_pitch;
+
+    INFERC_INLINE Element *shares() const {  // [rows][pitch]
+        return k(0) + (Tiling::is_converted ? 1 : stages) * Tiling::stage_elements(keys);
+    }
     // [key_warps][rows], of key warps that tell each other
     INFERC_INLINE float *exchange() const {
         return reinterpret_cast<float *>(base + Tiling::elements(keys, stages));
@@ -145,8 +184,9 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
                              const AttentionTile &tile, const KeyRange &range, int32_t base,
                              const TileMemory<Tiling> &memory, int stage) {
     using Shape = typename Tiling::Shape;
-    constexpr int keys = TileMemory<Tiling>::keys, pitch = TileMemory<Tiling>::pitch;
-    constexpr int page_tokens = Shape::page_tokens, chunks = keys / 8;
+    using Memory = TileMemory<Tiling>;
+    constexpr int keys = Memory::keys, page_tokens = Shape::page_tokens;
+    constexpr int width = 16 / int(sizeof(typename Shape::Element)), chunks = keys / width;
     static_assert(keys <= page_tokens || Tiling::threads % chunks == 0, "a page a thread");
     const int32_t *table = args.block_tables + int64_t(tile.sequence) * args.table_stride;
     const auto page_of = [&](int32_t key) {
@@ -156,28 +196,61 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
         return key >= range.begin && key / page_tokens * page_tokens < range.end;
     };
     // Of the one page of this tile, or of the one of this thread's keys.
-    const int32_t own = keys <= page_tokens ? base : base + int(threadIdx.x) % chunks * 8;
+    const int32_t own = keys <= page_tokens ? base : base + int(threadIdx.x) % chunks * width;
     const bool any = touched(own);
     const int64_t page = any ? page_of(own) : 0;
 
     const auto *k = args.k_pool + page * Shape::k_dim * page_tokens;
     INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < Shape::k_dim * chunks; i += Tiling::threads) {
-        const int d = i / chunks, at = i % chunks * 8;
-        ptx::cp_async16(memory.k(stage) + d * pitch + at,
+        const int d = i / chunks, at = i % chunks * width;
+        ptx::cp_async16(memory.k_copied(stage) + d * Memory::k_copied_pitch + at,
                         k + d * page_tokens + (base + at) % page_tokens, any);
     }
     if (Shape::v_in_k) return;
-    constexpr int v_chunks = Shape::v_dim / 8;
+    constexpr int v_chunks = Shape::v_dim / width;
     INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < keys * v_chunks; i += Tiling::threads) {
-        const int at = i / v_chunks, e = i % v_chunks * 8;
+        const int at = i / v_chunks, e = i % v_chunks * width;
         const int32_t key = base + at;
         const bool valid = touched(key) && key < range.end;
         const int64_t its_page = keys <= page_tokens ? page : valid ? page_of(key) : 0;
         const auto *v = args.v_pool + (its_page * page_tokens + key % page_tokens) * Shape::v_dim;
-        ptx::cp_async16(memory.v(stage) + at * Tiling::v_pitch + e, v + e, valid);
+        ptx::cp_async16(memory.v_copied(stage) + at * Memory::v_copied_pitch + e, v + e, valid);
     }
+}
+
+// Four f8e4m3 as four f16 of 1/256 of their value, without its NaN: exponents have 8 less.
+INFERC_INLINE uint2 f8_to_f16(uint32_t word) {
+    const uint32_t low = __byte_perm(word, 0, 0x1404), high = __byte_perm(word, 0, 0x3424);
+    return {(low & 0x80008000u) | (low & 0x7f007f00u) >> 1,
+            (high & 0x80008000u) | (high & 0x7f007f00u) >> 1};
+}
+
+// [rows][width] as copied to [rows][pitch] of what is multiplied.
+template <class Tiling>
+INFERC_INLINE void convert_rows(const typename Tiling::Page *from, typename Tiling::Element *to,
+                                int rows, int width, int pitch) {
+    const int chunks = width / 16;
+    for (int i = int(threadIdx.x); i < rows * chunks; i += Tiling::threads) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(from + i * 16);
+        const uint2 a = f8_to_f16(x.x), b = f8_to_f16(x.y), c = f8_to_f16(x.z), d = f8_to_f16(x.w);
+        auto *place = reinterpret_cast<uint4 *>(to + i / chunks * pitch + i % chunks * 16);
+        place[0] = {a.x, a.y, b.x, b.y};
+        place[1] = {c.x, c.y, d.x, d.y};
+    }
+}
+
+template <class Tiling>
+INFERC_INLINE void convert_tile(const TileMemory<Tiling> &memory, int stage) {
+    using Shape = typename Tiling::Shape;
+    constexpr int keys = TileMemory<Tiling>::keys;
+    convert_rows<Tiling>(memory.k_copied(stage), memory.k(stage), Shape::k_dim, keys,
+                         TileMemory<Tiling>::pitch);
+    if (!Shape::v_in_k)
+        convert_rows<Tiling>(memory.v_copied(stage), memory.v(stage), keys, Shape::v_dim,
+                             Tiling::v_pitch);
+    __syncthreads();
 }
 
 // Keys behind the end of a tile that serve as values too: whatever is there, times 0, must be 0.

@@ -8,7 +8,7 @@ from inferc.codegen.group import Group, static_size
 from inferc.codegen.kernel import Answer, KernelOptions, Refusal, Scratch
 from inferc.codegen.kernels import experts
 from inferc.codegen.kernels.experts import ExpertsParams
-from inferc.codegen.kernels_cuda.linear import activation_terms, most_rows
+from inferc.codegen.kernels_cuda.linear import INSTRUCTIONS, activation_terms, most_rows
 
 _MOST_EXPERTS = 1024  # kMostExperts of experts_lists.cuh
 _LIST_THREADS = 512
@@ -51,5 +51,5 @@ EXPERTS = replace(
         "_counts", "_places", "_up_few", "_down_few", "_up_some", "_down_some", "_up_many",
         "_down_many", "_sum",
     ),
-    instructions={"": ("HMMA.16816.F32.BF16",), "sm_80": ("LDGSTS",), "sm_90a": ("UBLKCP",)},
+    instructions=INSTRUCTIONS,
 )  # fmt: skip

@@ -23,5 +23,5 @@ HEAD_LINEAR = replace(
     template="head_linear.cu.j2",
     params=_params,
     scratch=lambda group, options: Scratch(),
-    kernels=("", "_wide", "_beside"),
+    kernels=("_few", "_some", "_many", "_beside"),
 )

@@ -7,6 +7,7 @@
 // that nobody chose are not touched. What a row gets depends on that row only.
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/experts_lists.cuh"
 #include "inferc/cuda/gemm_block.cuh"
 #include "inferc/cuda/math.cuh"
@@ -207,7 +208,8 @@ template <class Parts, class Shape, class M>
 void launch_experts(const Step &step, int32_t kernel, const ExpertsArgs &a) {
     const int parts = most_parts(M::kExperts, Parts::entries, a.lists.pairs);
     const Grid grid = {uint32_t(Parts::template blocks<Shape>), uint32_t(parts)};
-    step.launch(kernel, grid, Parts::template threads<Shape>, Parts::template bytes<Shape>, a);
+    step.launch(kernel, grid, Parts::template threads<Shape>, Parts::template bytes<Shape>, a, 1,
+                INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

@@ -2,7 +2,8 @@
 // stands behind the product in each head.
 #pragma once
 
-#include "inferc/cuda/gemm_decode.cuh"
+#include "inferc/cuda/dependent.cuh"
+#include "inferc/cuda/gemm_block.cuh"
 #include "inferc/cuda/kv_append.cuh"
 #include "inferc/cuda/step.h"
 
@@ -23,9 +24,28 @@ struct HeadLinearArgs {
     const float *cos, *sin;  // [rows][rotary_dim / 2]
 };
 
-// Tiles of 8 rows of a block where there are many rows.
-template <class Shape>
-constexpr int kHeadTiles = Shape::x_terms == 3 ? 2 : 4;
+// Rows of a launch: few and some go through gemm_decode.cuh, many through gemm_block.cuh. The bits
+// are the same.
+enum class HeadRowCount { few, some, many };
+
+INFERC_BOTH constexpr HeadRowCount head_row_count(int64_t rows) {
+    return rows <= 8 ? HeadRowCount::few : rows <= 32 ? HeadRowCount::some : HeadRowCount::many;
+}
+
+// How a product by head is launched for a count of rows: T tiles of 8 rows a block.
+template <class Shape, HeadRowCount count>
+struct HeadPlan {
+    static constexpr bool many = count == HeadRowCount::many;
+    static constexpr int T = count == HeadRowCount::few ? 1
+                             : many                     ? most_block_tiles<Shape>()
+                                                        : DecodePlan<Shape>::wide;
+    static constexpr int threads =
+        many ? BlockPlan<Shape, T>::threads : DecodePlan<Shape>::threads;
+    static constexpr int resident =
+        count == HeadRowCount::few ? DecodePlan<Shape>::resident : 1;
+    static constexpr int blocks = many ? BlockPlan<Shape, T>::blocks : DecodePlan<Shape>::blocks;
+    static constexpr int bytes = many ? BlockPlan<Shape, T>::bytes : DecodeMemory<Shape, T>::bytes;
+};
 
 constexpr int kBesideThreads = 128;
 
@@ -39,23 +59,30 @@ struct HeadStore {
     }
 };
 
-// Grid: {DecodePlan<Shape>::blocks, tiles of 8 T rows, heads}. A multiple of 4 of `offset` and the
-// strides means that rows can be read 16 bytes at a time.
-template <class Shape, class X, class Y, bool aligned, int T>
+// Grid: {Plan::blocks, blocks of 8 T rows, heads}; Plan: a HeadPlan of Shape. `aligned`: rows of
+// heads begin at multiples of 16 bytes.
+template <class Plan, class Shape, class X, class Y, bool aligned>
 INFERC_INLINE void head_linear(const HeadLinearArgs &a) {
-    const int head = int(blockIdx.z), first = int(blockIdx.y) * 8 * T;
-    const int64_t lane_row = first + int(threadIdx.x) % 32 / 4;
-    const StridedTokens<X::kStride, aligned> rows = {a.x + lane_row * X::kStride +
-                                                     int64_t(head) * X::kHeadStride};
+    begin_dependent();
+    const int head = int(blockIdx.z), first = int(blockIdx.y) * 8 * Plan::T;
+    const float *x = a.x + int64_t(head) * X::kHeadStride;
+    const uint8_t *w = a.w + head * (Shape::tiles * Shape::tile_bytes);
     const HeadStore<Y::kStride> keep = {a.y + int64_t(head) * Y::kHeadStride};
-    gemm_decode_tiles<Shape, T>(a.w + head * (Shape::tiles * Shape::tile_bytes),
-                                int(blockIdx.x) * DecodePlan<Shape>::R, rows, first,
-                                a.rows, keep);
+    if constexpr (Plan::many) {
+        const auto rows = [&](int row) { return x + int64_t(row) * X::kStride; };
+        gemm_block_tiles<Shape, Plan::T, aligned>(w, int(blockIdx.x), rows, first, a.rows, keep);
+    } else {
+        const int64_t row = first + int(threadIdx.x) % 32 / 4;
+        const StridedTokens<X::kStride, aligned> rows = {x + row * X::kStride};
+        gemm_decode_tiles<Shape, Plan::T>(w, int(blockIdx.x) * DecodePlan<Shape>::R, rows, first,
+                                          a.rows, keep);
+    }
 }
 
 // Copies `width` numbers a head behind its product of n; the first `rotary_dim` of them turned.
 template <class B, class Y, int heads, int n, int width, int rotary_dim, Pairing pairing>
 INFERC_INLINE void copy_beside(const HeadLinearArgs &a) {
+    begin_dependent();
     constexpr int half = rotary_dim / 2, items = width - half;  // a pair, or one number
     const int64_t number = int64_t(blockIdx.x) * kBesideThreads + threadIdx.x;
     const int item = int(number % items), head = int(number / items % heads);
@@ -78,11 +105,11 @@ INFERC_INLINE void copy_beside(const HeadLinearArgs &a) {
 
 #if INFERC_HOST_CODE
 
-template <class Shape, int heads, int T>
+template <class Plan, int heads>
 void launch_head_linear(const Step &step, int32_t kernel, const HeadLinearArgs &a) {
-    const Grid grid = {uint32_t(DecodePlan<Shape>::blocks), uint32_t(ceil_div(a.rows, 8 * T)),
+    const Grid grid = {uint32_t(Plan::blocks), uint32_t(ceil_div(a.rows, 8 * Plan::T)),
                        uint32_t(heads)};
-    step.launch(kernel, grid, DecodePlan<Shape>::threads, DecodeMemory<Shape, T>::bytes, a);
+    step.launch(kernel, grid, Plan::threads, Plan::bytes, a, 1, INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

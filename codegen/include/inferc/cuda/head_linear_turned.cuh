@@ -9,6 +9,13 @@ namespace inferc {
 
 constexpr int kTurnedThreads = 128, kTurnedColumns = 64, kTurnedTile = 16;
 
+// How it is launched for a count of rows: R rows a block.
+template <HeadRowCount count>
+struct TurnedPlan {
+    static constexpr int R = count == HeadRowCount::few ? 8 : count == HeadRowCount::some ? 32 : 64;
+    static constexpr int threads = kTurnedThreads, resident = 1;
+};
+
 #if INFERC_DEVICE_CODE
 
 // Eight weights of a tile, two rows by four columns: those that a thread decodes.
@@ -50,8 +57,10 @@ INFERC_INLINE WeightPatch decode_patch(const uint8_t *tile, int pair, int col) {
 }
 
 // Grid: {blocks of kTurnedColumns, blocks of R rows, heads}. Each result is a chain over k.
-template <class W, class X, class Y, int n, int k, int R>
+template <class Plan, class W, class X, class Y, int n, int k>
 INFERC_INLINE void head_linear_turned(const HeadLinearArgs &a) {
+    begin_dependent();
+    constexpr int R = Plan::R;
     constexpr int kEach = ceil_div(R * kTurnedTile, kTurnedThreads), kMine = R / 2;
     constexpr int tiles = ceil_div(k, kTurnedTile);
     alignas(16) __shared__ float weights[kTurnedTile][kTurnedColumns], x[R][kTurnedTile];
@@ -105,11 +114,11 @@ INFERC_INLINE void head_linear_turned(const HeadLinearArgs &a) {
 
 #if INFERC_HOST_CODE
 
-template <int heads, int n, int R>
+template <class Plan, int heads, int n>
 void launch_turned(const Step &step, int32_t kernel, const HeadLinearArgs &a) {
-    const Grid grid = {uint32_t(ceil_div(n, kTurnedColumns)), uint32_t(ceil_div(a.rows, R)),
+    const Grid grid = {uint32_t(ceil_div(n, kTurnedColumns)), uint32_t(ceil_div(a.rows, Plan::R)),
                        uint32_t(heads)};
-    step.launch(kernel, grid, kTurnedThreads, 0, a);
+    step.launch(kernel, grid, kTurnedThreads, 0, a, 1, INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

@@ -2,6 +2,7 @@
 // function for prefill and decode; the grid is (blocks of columns, sequences).
 #pragma once
 
+#include "inferc/cuda/dependent.cuh"
 #include "inferc/cuda/state_conv.cuh"
 #include "inferc/cuda/state_rows.cuh"
 #include "inferc/cuda/step.h"

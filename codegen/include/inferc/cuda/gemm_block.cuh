@@ -295,7 +295,7 @@ INFERC_INLINE void gemm_block_tiles(const uint8_t *w, int block, const Rows &row
     const uint8_t *record = nullptr;
     UnitOrder<Shape> at;
     int n = 0, i = 0;
-    while (at.exists()) {
+    INFERC_NO_UNROLL while (at.exists()) {
         const int part = at.part;
         if (at.unit % Plan::stage_units == 0) record = ring.wait(i);
         INFERC_EACH_OF for (int u = 0; u < Chunks::record_units; u++, n++) {

@@ -36,9 +36,11 @@ INFERC_BOTH constexpr HeadRowCount head_row_count(int64_t rows) {
 template <class Shape, HeadRowCount count>
 struct HeadPlan {
     static constexpr bool many = count == HeadRowCount::many;
+    // Rows and columns of heads take registers of their own beside the sums of a block.
     static constexpr int T = count == HeadRowCount::few ? 1
-                             : many                     ? most_block_tiles<Shape>()
-                                                        : DecodePlan<Shape>::wide;
+                             : !many                    ? DecodePlan<Shape>::wide
+                             : most_block_tiles<Shape>() > 4 ? most_block_tiles<Shape>() - 2
+                                                             : most_block_tiles<Shape>();
     static constexpr int threads =
         many ? BlockPlan<Shape, T>::threads : DecodePlan<Shape>::threads;
     static constexpr int resident =
@@ -67,15 +69,17 @@ INFERC_INLINE void head_linear(const HeadLinearArgs &a) {
     const int head = int(blockIdx.z), first = int(blockIdx.y) * 8 * Plan::T;
     const float *x = a.x + int64_t(head) * X::kHeadStride;
     const uint8_t *w = a.w + head * (Shape::tiles * Shape::tile_bytes);
-    const HeadStore<Y::kStride> keep = {a.y + int64_t(head) * Y::kHeadStride};
+    const HeadStore<Y::kStride> keep = {a.y + int64_t(first) * Y::kStride +
+                                        int64_t(head) * Y::kHeadStride};
+    const int count = min_of(8 * Plan::T, a.rows - first);
     if constexpr (Plan::many) {
-        const auto rows = [&](int row) { return x + int64_t(row) * X::kStride; };
-        gemm_block_tiles<Shape, Plan::T, aligned>(w, int(blockIdx.x), rows, first, a.rows, keep);
+        const auto rows = [&](int row) { return x + int64_t(first + row) * X::kStride; };
+        gemm_block_tiles<Shape, Plan::T, aligned>(w, int(blockIdx.x), rows, 0, count, keep);
     } else {
         const int64_t row = first + int(threadIdx.x) % 32 / 4;
         const StridedTokens<X::kStride, aligned> rows = {x + row * X::kStride};
-        gemm_decode_tiles<Shape, Plan::T>(w, int(blockIdx.x) * DecodePlan<Shape>::R, rows, first,
-                                          a.rows, keep);
+        gemm_decode_tiles<Shape, Plan::T>(w, int(blockIdx.x) * DecodePlan<Shape>::R, rows, 0, count,
+                                          keep);
     }
 }
 

@@ -65,7 +65,6 @@ struct HeadStore {
 // heads begin at multiples of 16 bytes.
 template <class Plan, class Shape, class X, class Y, bool aligned>
 INFERC_INLINE void head_linear(const HeadLinearArgs &a) {
-    begin_dependent();
     const int head = int(blockIdx.z), first = int(blockIdx.y) * 8 * Plan::T;
     const float *x = a.x + int64_t(head) * X::kHeadStride;
     const uint8_t *w = a.w + head * (Shape::tiles * Shape::tile_bytes);
@@ -73,6 +72,7 @@ INFERC_INLINE void head_linear(const HeadLinearArgs &a) {
                                         int64_t(head) * Y::kHeadStride};
     const int count = min_of(8 * Plan::T, a.rows - first);
     if constexpr (Plan::many) {
+        begin_dependent();
         const auto rows = [&](int row) { return x + int64_t(first + row) * X::kStride; };
         gemm_block_tiles<Shape, Plan::T, aligned>(w, int(blockIdx.x), rows, 0, count, keep);
     } else {

@@ -125,8 +125,8 @@ INFERC_INLINE void ssd_scan(const StateArgs &a) {
 }
 
 // In each head of V values and K keys: h = exp(g) h, h += beta k (v - k h), y = q h. State
-// [H][K][V]; operands q and k [G][K], v [H][V], g [H][M] (one decay a head, or one a key), beta [H];
-// H / G heads in a row share q and k.
+// [H][K][V]; operands q and k [G][K], v [H][V], g [H][M] (one decay a head, or one a key), beta
+// [H]; H / G heads in a row share q and k.
 // Bytes: the operands read, y written, state read and written; q, k and g once a block.
 template <int H, int G, int K, int V, int M>
 INFERC_INLINE void gated_delta_rule(const StateArgs &a) {

@@ -1,6 +1,6 @@
 // Causal convolution along a sequence. A token needs the inputs before it only, so the tokens of a
-// sequence are cut into chunks that blocks take in any order; the first chunk, which is the only one
-// that reads the state, writes it.
+// sequence are cut into chunks that blocks take in any order; the first chunk, which is the only
+// one that reads the state, writes it.
 #pragma once
 
 #include "inferc/cuda/parts.cuh"

@@ -18,18 +18,23 @@ INFERC_INLINE void attend_mma(const AttentionArgs<typename Tiling::Shape> &args)
     constexpr int32_t partition_tokens = AttentionSizes<Shape>::partition_tokens;
     static_assert(partition_tokens % keys == 0, "partitions are whole tiles");
     INFERC_DYNAMIC_SHARED(typename Tiling::Element, shared);
-    begin_dependent();
     AttentionTile tile;
     if (!find_tile(args, int32_t(blockIdx.x), Tiling::rows, tile)) return;
     const KeyRange range = key_range(args, tile, int32_t(blockIdx.z));
     if (range.begin >= range.end) return;
     Warp warp(args, tile, shared);
     int32_t base = range.begin / keys * keys;
+    // The kernels ahead in this step write new tokens' keys and the queries. What lies before was
+    // written by other steps, as were the inputs read until here: it need not wait.
+    const int32_t settled = args.positions[tile.token];
+    bool waited = false;
     for (int s = 0; s < stages - 1; s++) {
+        if (!waited && base + (s + 1) * keys > settled) begin_dependent(), waited = true;
         if (base + s * keys < range.end)
             load_tile<Tiling>(args, tile, range, base + s * keys, warp.memory, s);
         ptx::cp_async_commit();
     }
+    if (!waited) begin_dependent();
     load_queries<Tiling>(args, tile, warp.memory.q());
     warp.reset();
     const int32_t behind = Tiling::key_warps > 1 ? range.end : warp.seen_end(tile);

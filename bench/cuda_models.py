@@ -26,11 +26,8 @@ class Model:
 MODELS = {
     "llama-3.1-8b-bf16": Model("llama-3.1-8b", "bf16"),
     "llama-3.1-8b-int4": Model("llama-3.1-8b", "u4b_g128"),  # as GPTQ and AWQ store it
-    "llama-3.1-8b-int8": Model("llama-3.1-8b", "u8b_g128"),
-    "llama-3.1-8b-fp8": Model("llama-3.1-8b", "f8_g128"),
     "llama-3.1-8b-q4_k": Model("llama-3.1-8b", "q4_k"),
     "qwen3-30b-a3b-bf16": Model("qwen3-30b-a3b", "bf16"),
-    "qwen3-30b-a3b-int4": Model("qwen3-30b-a3b", "u4b_g128"),
 }
 
 

@@ -204,7 +204,7 @@ PLANTED(parting_named_barrier, 128, parting<Parting::named_barrier>)
 
 enum class Bounds {
     right, shared_behind, shared_before, global_behind, global_before, global_read, unwritten,
-    copy_not_aligned, load_not_aligned, array, shift, no_memory, deep
+    unwritten_static, copy_not_aligned, load_not_aligned, array, shift, no_memory, deep
 };
 
 // Deeper than a stack.
@@ -222,6 +222,8 @@ INFERC_INLINE void bounds(const TestArgs &args) {
     if (fault != Bounds::unwritten || i != 77) held[i] = x;
     if (fault == Bounds::shared_behind && i == 127) held[i + 1] = x;
     if (fault == Bounds::shared_before && i == 0) held[-1] = x;
+    __shared__ float zero;
+    if (fault != Bounds::unwritten_static && i == 0) zero = 0.0f;
     if (fault == Bounds::copy_not_aligned) ptx::cp_async16(held + 1, args.in[0]);
     if (fault == Bounds::load_not_aligned) held[i] = float(reinterpret_cast<const uint4 *>(held + i)->x);
     if (fault == Bounds::array) {
@@ -233,7 +235,7 @@ INFERC_INLINE void bounds(const TestArgs &args) {
     if (fault == Bounds::deep) held[i] = descend(input<float>(args, 0), 1000);
     __syncthreads();
     float *out = static_cast<float *>(args.out);
-    out[i] = held[i];
+    out[i] = held[i] + zero;
     if (fault == Bounds::global_behind && i == 127) out[i + 1] = x;
     if (fault == Bounds::global_before && i == 0) out[-1] = x;
     if (fault == Bounds::global_read && input<float>(args, 0)[i + 1] == x) out[i] = -x;
@@ -245,6 +247,7 @@ PLANTED(bounds_global_behind, 128, bounds<Bounds::global_behind>)
 PLANTED(bounds_global_before, 128, bounds<Bounds::global_before>)
 PLANTED(bounds_global_read, 128, bounds<Bounds::global_read>)
 PLANTED(bounds_unwritten, 128, bounds<Bounds::unwritten>)
+PLANTED(bounds_unwritten_static, 128, bounds<Bounds::unwritten_static>)
 PLANTED(bounds_copy_not_aligned, 128, bounds<Bounds::copy_not_aligned>)
 PLANTED(bounds_load_not_aligned, 128, bounds<Bounds::load_not_aligned>)
 PLANTED(bounds_array, 128, bounds<Bounds::array>)

@@ -126,6 +126,7 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("bounds_global_behind", FAIR, WRITTEN),
         ("bounds_global_before", FAIR, WRITTEN),
         ("bounds_unwritten", FAIR, WRONG),
+        ("bounds_unwritten_static", FAIR, WRONG),
         ("bounds_copy_not_aligned", FAIR, "cp_async16 of addresses that are not 16-byte aligned"),
         (
             "bounds_load_not_aligned",

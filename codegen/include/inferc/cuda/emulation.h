@@ -10,14 +10,22 @@
 // -fsanitize=address the process ends at any access beyond an array, with its place in the kernel.
 #pragma once
 
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(INFERC_EMULATION)
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
@@ -99,6 +107,7 @@ struct alignas(16) float4 {
 #include "inferc/cuda/emulation_intrinsics.h"
 #if defined(INFERC_EMULATION)
 #include "inferc/cuda/emulation_checks.h"
+#include "inferc/cuda/emulation_statics.h"
 #include "inferc/cuda/emulation_launch.h"
 #endif
 #if !defined(__clang__)

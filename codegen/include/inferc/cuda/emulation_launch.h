@@ -184,6 +184,7 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
     block.threads = {config.threads, 1, 1};
     block.grid = {config.grid[0], config.grid[1], config.grid[2]};
     shared_memory.used = config.shared_bytes;
+    fill_static_shared();
 #if !defined(__SANITIZE_ADDRESS__)  // its own handler says more
     SignalState before;
     catch_signals(before);

@@ -124,13 +124,30 @@ def test_what_make_gpu_measures(artifact: Path) -> None:
             assert products["flops"] > 0
 
 
+@pytest.fixture(scope="module")
+def served(workshop: Workshop) -> Path:
+    """As users compile: activations and pages in bf16."""
+    output = workshop.folder / "artifacts" / "cuda-served"
+    compile_emulated(workshop.source("gemma2"), "gemma2", output, target="cuda:sm_80")
+    return output
+
+
+@pytest.mark.xfail(
+    strict=True, reason="products of more than 64 rows sum k in another order than those of fewer"
+)
+def test_many_rows_have_the_bits_of_few(served: Path) -> None:
+    ids = ids_of("gemma2")
+    with load_emulated(served, emulated_device(served)) as engine:
+        many = engine.logits(ids).copy()
+        assert len(many) > 64
+        assert np.array_equal(engine.logits(ids, 16).view(np.int32), many.view(np.int32))
+
+
 @pytest.mark.usefixtures("references")
-def test_verify_as_served(workshop: Workshop, tmp_path: Path) -> None:
-    """With activations and pages in bf16: within the tolerance of that, and not of float32."""
-    source = workshop.source("gemma2")
-    compile_emulated(source, "gemma2", tmp_path / "a", target="cuda:sm_80")
-    with emulation(emulated_device(tmp_path / "a")):
-        found = verify(tmp_path / "a", source, tokens=75, device="cuda", store=False)
+def test_verify_as_served(workshop: Workshop, served: Path) -> None:
+    """Within the tolerance of bf16, and not of float32; of 64 rows at most, see above."""
+    with emulation(emulated_device(served)):
+        found = verify(served, workshop.source("gemma2"), tokens=64, device="cuda", store=False)
     assert found.passed and (found.compute, found.kv_dtype) == ("bf16", "bf16")
     assert all(1e-4 < way.distance.relative_error_max < 3e-2 for way in found.ways)
 

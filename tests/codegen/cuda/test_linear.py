@@ -19,7 +19,7 @@ FORMATS = [
 FEW = (33, 1, 5, 8, 9)
 MANY = (195, 66)
 """One block of tokens and more, with either order of threads."""
-MOST = max(MANY)
+MOST = 320
 
 
 def k_of(fmt):
@@ -87,13 +87,13 @@ def product(fmt, compute, x, stored):
     return x @ w.T, np.abs(x) @ np.abs(w.T)
 
 
-def check_every_batch(unit, fmt, compute, n, k, rng):
+def check_every_batch(unit, fmt, compute, n, k, rng, many=MANY):
     """Few rows, and many: within either, a row has the same bits in every batch."""
     stored = random_rows(fmt, n, k, rng)
     packed = packing.pack(fmt, stored)
-    x = rng.standard_normal((MOST, k), np.float32)
+    x = rng.standard_normal((max(many), k), np.float32)
     want, size = product(fmt, compute, x, stored)
-    for batches, orders in ((FEW, ORDERS), (MANY, (None,))):
+    for batches, orders in ((FEW, ORDERS), (many, (None,))):
         whole = None
         for rows in batches:
             for order in orders:
@@ -137,11 +137,15 @@ def exact_units():
 
 @pytest.mark.parametrize("sm", [80, 90])
 def test_long_rows(sm):
-    """Barriers of stages go through several phases; activations are rounded."""
-    cases = (*EXACT[:2], ("i8", 40, 400), ("f16", 272, 64))
+    """Barriers of stages go through several phases; activations are rounded.
+
+    With 4 multiprocessors and so many columns, blocks of 192 tokens have fewer rounds at 260.
+    """
+    cases = (*EXACT[:2], ("i8", 40, 400), ("f16", 272, 70))
     units = compile_units([plain(*c) for c in cases] + [gated("bf16", 24, 77)], sm=sm)
     for (fmt, n, k), unit in zip(cases, units, strict=False):
-        check_every_batch(unit, fmt, "auto", n, k, np.random.default_rng(2))
+        many = (260, 66) if n > 256 else MANY
+        check_every_batch(unit, fmt, "auto", n, k, np.random.default_rng(2), many)
     check_gated(units[-1], "bf16", "auto", 24, 77, (66, 2))
 
 

@@ -18,7 +18,7 @@ from inferc.codegen.build import Source, link, object_file
 from inferc.codegen.cache import Cache, default_root, digest_files
 from inferc.codegen.cuda_build import HOST_FLAGS, Cubin, cubin, reached_headers
 from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts
-from inferc.codegen.cuda_static import KernelResources, find_disassembler
+from inferc.codegen.cuda_static import KernelResources, count_instruction, find_disassembler
 from inferc.codegen.cuda_step import SAMPLING_KERNELS, SAMPLING_UNIT, sampling_code
 from inferc.codegen.cuda_toolchain import find_cuda_compiler
 from inferc.codegen.kernel import KernelOptions
@@ -29,6 +29,7 @@ from inferc.codegen.toolchain import find_compiler
 from inferc.codegen.units import Unit, Units
 from inferc.errors import ToolchainError
 from inferc.ir.parse import parse_func
+from inferc.ir.text import print_func
 
 ARCHS = ("sm_80", "sm_90a")
 _INCLUDE = re.compile(r'^#include "(inferc/[^"]+)"\n', re.M)
@@ -85,6 +86,16 @@ def test_gate(name: str, arch: str) -> None:
     ]
     assert faults(expected, arch, facts, found.messages) == []
     assert set(facts) == {kernel for unit in expected for kernel in unit.kernels}
+
+
+def test_products_of_many_rows_use_wgmma() -> None:
+    """Where weights have no scales, which `KernelDef.instructions` does not tell apart."""
+    facts = facts_of("linear", "sm_90a")
+    for name, unit in units_of("linear").items():
+        body = print_func(unit.groups[0].body)
+        for suffix in ("_many", "_more"):
+            found = count_instruction(facts[name + suffix].instructions, "HGMMA")
+            assert (found > 0) == ("bf16[" in body), (name, suffix)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -178,6 +178,22 @@ INFERC_KERNEL(bulk_pipeline, TestArgs, 64) {
 }
 #endif
 
+#if INFERC_SM == 90 || INFERC_SM == 100
+// out[128] of in[128]: half of the block has few registers and passes it on, the other has many.
+INFERC_KERNEL(handover, TestArgs, 256) {
+    INFERC_DYNAMIC_SHARED(float, passed);
+    if (threadIdx.x < 128) {
+        ptx::decrease_registers<40>();
+        passed[threadIdx.x] = input<float>(args, 0)[threadIdx.x];
+        ptx::barrier_arrive(1, 256);
+    } else {
+        ptx::increase_registers<232>();
+        ptx::barrier_sync(1, 256);
+        static_cast<float *>(args.out)[threadIdx.x - 128] = passed[255 - threadIdx.x];
+    }
+}
+#endif
+
 #if INFERC_SM == 90
 // out[64][columns] = a[64][64] b[columns][64]^T, both bf16: four products of 16 k, in two groups. B is
 // written with the swizzle of rows of `row_bytes`, which hold row_bytes / 2 of the k.

@@ -177,6 +177,13 @@ def test_bulk_copies_and_mbarriers(order: int, rows: int) -> None:
     assert (out == x + 1).all()
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_arrivals_and_register_budgets(order: int) -> None:
+    x = floats(128)
+    out = kernels().run("handover", [x], (128,), threads=256, shared_bytes=512, order=order)
+    assert (out == x[::-1]).all()
+
+
 @pytest.mark.parametrize("columns", [8, 40, 64, 256])
 def test_wgmma(columns: int) -> None:
     a, b = bf16_bits(floats(64, 64)), bf16_bits(floats(columns, 64))

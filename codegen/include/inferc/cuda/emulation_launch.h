@@ -11,7 +11,6 @@ struct EmulatedKernel {
 
 namespace emulation {
 
-
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kStackBytes = 256 << 10;
 #else
@@ -24,7 +23,7 @@ inline pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
 inline int wanted_order = 0;
 inline uint32_t stacks_made = 0;
 
-// The least shared memory that a block can have.
+// Dynamic shared memory that a block may have.
 constexpr uint32_t most_shared_bytes(int sm) {
     return sm == 80 ? 163u << 10 : sm == 90 || sm == 100 ? 227u << 10 : 99u << 10;
 }

@@ -114,7 +114,8 @@ struct BlockTokens {
     static constexpr int kEach = ceil_div(T, Plan::warps), terms = Shape::x_terms;
     const float *row[kEach];  // of the lane's token, at its first k; nullptr: there is none
     RawTokens<1> raw[kEach];
-    float x_sum[kEach][max_of(1, Plan::sums)][4];
+    static constexpr int kSums = max_of(1, Plan::sums);
+    float x_sum[kEach][kSums][4];
 
     INFERC_INLINE void load(int k, int lane) {
         INFERC_EACH_OF for (int i = 0; i < kEach; i++) {
@@ -141,9 +142,9 @@ struct BlockTokens {
     }
     static INFERC_INLINE void store_sums(float *sums, int tile, int u, int lane,
                                          const TokenFragments<1, terms> &b,
-                                         float (&x_sum)[Plan::sums][4]) {
+                                         float (&x_sum)[kSums][4]) {
         INFERC_EACH_OF for (int step = 0; step < 2; step++) {
-            float(&x)[4] = x_sum[step % Plan::sums];
+            float(&x)[4] = x_sum[step % kSums];
             if (has_halves<W>() || (step == 0 && u % folded_units<W>() == 0))
                 x[0] = x[1] = x[2] = x[3] = 0.0f;
             sum_tokens(x, b.of[0][step]);

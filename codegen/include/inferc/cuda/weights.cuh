@@ -112,7 +112,7 @@ INFERC_INLINE uint32_t doubled_e2m1_to_bf16(uint32_t word) {
 struct Floats16 {
     float of[16];
 };
-constexpr Floats16 copied(const float (&table)[16]) {
+INFERC_BOTH constexpr Floats16 copied(const float (&table)[16]) {
     Floats16 out = {};
     for (int i = 0; i < 16; i++) out.of[i] = table[i];
     return out;

@@ -1,5 +1,5 @@
-// Kernels as they should be, and each with a fault planted: test_emulation_faults.py wants every fault
-// caught. A fault is one statement that is missing, or one that is slightly wrong.
+// Kernels as they should be, and each with a fault planted: test_emulation_faults.py wants every
+// fault caught. A fault is one statement that is missing, or one that is slightly wrong.
 #include "emulation_test.cuh"
 
 #define PLANTED(name, threads, ...) \
@@ -48,7 +48,8 @@ INFERC_INLINE void ring(const TestArgs &args) {
         else if (fault != Ring::no_wait) ptx::cp_async_wait<1>();
         if (fault != Ring::no_barrier) __syncthreads();
         for (int i = 0; i < 4; i++)
-            static_cast<float *>(args.out)[row * 256 + at + i] = stages[row % 2 * 256 + 255 - at - i];
+            static_cast<float *>(args.out)[row * 256 + at + i] =
+                stages[row % 2 * 256 + 255 - at - i];
         if (fault != Ring::no_last_barrier) __syncthreads();
     }
 }
@@ -62,7 +63,8 @@ PLANTED(ring_no_commit, 64, ring<Ring::no_commit>)
 // ---- the same rows, brought by bulk copies of one thread
 
 enum class Bulk {
-    right, no_wait, no_free_wait, no_init_barrier, no_init_fence, wrong_parity, too_many_bytes, too_many_arrivals
+    right, no_wait, no_free_wait, no_init_barrier, no_init_fence, wrong_parity,
+    too_many_bytes, too_many_arrivals
 };
 
 template <Bulk fault>
@@ -81,7 +83,8 @@ INFERC_INLINE void bulk(const TestArgs &args) {
     const auto fetch = [&](int row) {
         const int stage = row % 2;
         if (threadIdx.x != 0 || row >= args.n) return;
-        if (fault != Bulk::no_free_wait) ptx::mbarrier_wait(free + stage, uint32_t(row / 2 % 2) ^ 1);
+        const uint32_t parity = uint32_t(row / 2 % 2);
+        if (fault != Bulk::no_free_wait) ptx::mbarrier_wait(free + stage, parity ^ 1);
         ptx::mbarrier_expect_bytes(full + stage, fault == Bulk::too_many_bytes ? 1040 : 1024);
         ptx::bulk_copy(stages + stage * 256, input<float>(args, 0) + row * 256, 1024, full + stage);
     };
@@ -109,7 +112,9 @@ PLANTED(bulk_too_many_arrivals, 64, bulk<Bulk::too_many_arrivals>)
 
 // ---- out[64][8] = a[64][16] b[8][16]^T, twice: then b of the second row of in[2][8][16]
 
-enum class Products { right, no_fence, no_commit, no_wait, weak_wait, early_overwrite, one_warp_less };
+enum class Products {
+    right, no_fence, no_commit, no_wait, weak_wait, early_overwrite, one_warp_less
+};
 
 template <Products fault>
 INFERC_INLINE void products(const TestArgs &args) {
@@ -225,7 +230,8 @@ INFERC_INLINE void bounds(const TestArgs &args) {
     __shared__ float zero;
     if (fault != Bounds::unwritten_static && i == 0) zero = 0.0f;
     if (fault == Bounds::copy_not_aligned) ptx::cp_async16(held + 1, args.in[0]);
-    if (fault == Bounds::load_not_aligned) held[i] = float(reinterpret_cast<const uint4 *>(held + i)->x);
+    if (fault == Bounds::load_not_aligned)
+        held[i] = float(reinterpret_cast<const uint4 *>(held + i)->x);
     if (fault == Bounds::array) {
         __shared__ float parts[100];
         parts[i] = x;

@@ -86,7 +86,8 @@ INFERC_KERNEL(pipeline, TestArgs, 32) {
     const float *x = input<float>(args, 0);
     const auto fetch = [&](int row) {
         const int at = lane() * 4;
-        if (row < args.n) ptx::cp_async16(stages + row % 3 * 128 + at, x + row * 128 + at, row % 2 == 0);
+        float *stage = stages + row % 3 * 128;
+        if (row < args.n) ptx::cp_async16(stage + at, x + row * 128 + at, row % 2 == 0);
         ptx::cp_async_commit();
     };
     fetch(0);
@@ -164,10 +165,11 @@ INFERC_KERNEL(bulk_pipeline, TestArgs, 64) {
         const uint32_t parity = uint32_t(row / 2 % 2);
         float *held = stages + stage * 128;
         if (threadIdx.x == 0) {
+            const float *x = input<float>(args, 0) + row * 128;
             ptx::mbarrier_wait(free + stage, parity ^ 1);
             ptx::mbarrier_expect_bytes(full + stage, 512);
-            ptx::bulk_copy(held, input<float>(args, 0) + row * 128, 256, full + stage);
-            ptx::bulk_copy_once(held + 64, input<float>(args, 0) + row * 128 + 64, 256, full + stage);
+            ptx::bulk_copy(held, x, 256, full + stage);
+            ptx::bulk_copy_once(held + 64, x + 64, 256, full + stage);
         } else if (threadIdx.x >= 32) {
             ptx::mbarrier_wait(full + stage, parity);
             for (int i = lane(); i < 128; i += 32)
@@ -195,8 +197,8 @@ INFERC_KERNEL(handover, TestArgs, 256) {
 #endif
 
 #if INFERC_SM == 90
-// out[64][columns] = a[64][64] b[columns][64]^T, both bf16: four products of 16 k, in two groups. B is
-// written with the swizzle of rows of `row_bytes`, which hold row_bytes / 2 of the k.
+// out[64][columns] = a[64][64] b[columns][64]^T, both bf16: four products of 16 k, in two groups. B
+// is written with the swizzle of rows of `row_bytes`, which hold row_bytes / 2 of the k.
 template <int columns, int row_bytes, ptx::Swizzle swizzle>
 INFERC_INLINE void multiply_group(const TestArgs &args) {
     INFERC_DYNAMIC_SHARED(uint16_t, b);

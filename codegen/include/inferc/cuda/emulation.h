@@ -1,8 +1,9 @@
 // CUDA kernels on the CPU, so that their sources can be tested where there is no GPU. A thread is a
 // fiber; the blocks of a grid run one after another on the thread that launches; what a warp or a
 // block does together happens when its last thread arrives. What a program may not rely on is made
-// to go wrong where a test can see it: threads run in several orders, copies land as late or as early
-// as they may, shared memory holds garbage, and threads that disagree end the launch with a message.
+// to go wrong where a test can see it: threads run in several orders, copies land as late or as
+// early as they may, shared memory holds garbage, and threads that disagree end the launch with a
+// message.
 //
 // Included by platform.cuh. The host build includes it too, for the names: none of it is emitted.
 // Build with -fno-strict-aliasing: kernels read and write memory in units of uint4. With
@@ -77,7 +78,8 @@ struct alignas(16) float4 {
 
 // Several step libraries may be loaded by one process: each has its own state.
 #pragma GCC visibility push(hidden)
-// Tests build with little optimisation; matrix products and switches between threads are worth more.
+// Tests build with little optimisation; matrix products and switches between threads are worth
+// more.
 #if !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3")

@@ -1,6 +1,6 @@
-// What a kernel does wrong by itself ends its launch with a message, and not the process: accesses that
-// are not aligned (an error on the device, mostly unnoticed here), indices beyond an array, shifts
-// beyond a word, and addresses where there is no memory.
+// What a kernel does wrong by itself ends its launch with a message, and not the process: accesses
+// that are not aligned (an error on the device, mostly unnoticed here), indices beyond an array,
+// shifts beyond a word, and addresses where there is no memory.
 //
 // The first three are found by code that -fsanitize=alignment,bounds,shift-exponent adds; these are
 // the functions it calls, in place of those of the compiler's library.
@@ -35,7 +35,8 @@ template <class... Values>
 inline void fail_check(const CheckPlace &place, const char *format, Values... values) {
     Site site = {place.file, int(place.line)};
     if (block.running) fail(site, format, values...);
-    fprintf(stderr, "%s:%d: ", site.file, site.line);  // in the host's part: a bug that has no message
+    // In the host's part, where no launch can fail.
+    fprintf(stderr, "%s:%d: ", site.file, site.line);
     fprintf(stderr, format, values...);
     abort();
 }
@@ -58,7 +59,8 @@ inline void on_signal(int, siginfo_t *info, void *) {
     const Fiber &me = *block.current;
     write_message(at, "no memory at address %p", info->si_addr);
     if (me.what != nullptr)
-        write_message(at, "; before that it waited in %s at %s:%d", me.what, me.site.file, me.site.line);
+        write_message(at, "; before that it waited in %s at %s:%d", me.what, me.site.file,
+                      me.site.line);
     abandon();
 }
 

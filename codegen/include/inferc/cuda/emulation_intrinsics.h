@@ -18,7 +18,8 @@ inline T shuffle(uint32_t mask, T value, int from, const char *what, Site site) 
             if (!(lanes >> lane & 1)) continue;
             auto &mine = *static_cast<Shuffled<T> *>(warp.operands[lane]);
             if (!(lanes >> mine.from & 1))
-                fail(site, "lane %d reads lane %d, which takes no part in %s", lane, mine.from, what);
+                fail(site, "lane %d reads lane %d, which takes no part in %s", lane, mine.from,
+                     what);
             mine.result = static_cast<Shuffled<T> *>(warp.operands[mine.from])->value;
         }
     });
@@ -75,14 +76,16 @@ inline T __shfl_xor_sync(uint32_t mask, T value, int bits, int width = 32 INFERC
 template <class T>
 inline T __shfl_down_sync(uint32_t mask, T value, unsigned by, int width = 32 INFERC_SITE) {
     using namespace ::inferc::emulation;
-    int lane = block.current->lane, from = lane + int(by);
-    return shuffle(mask, value, lane % width + int(by) < width ? from : lane, "__shfl_down_sync", site);
+    int lane = block.current->lane;
+    int from = lane % width + int(by) < width ? lane + int(by) : lane;
+    return shuffle(mask, value, from, "__shfl_down_sync", site);
 }
 template <class T>
 inline T __shfl_up_sync(uint32_t mask, T value, unsigned by, int width = 32 INFERC_SITE) {
     using namespace ::inferc::emulation;
-    int lane = block.current->lane, from = lane - int(by);
-    return shuffle(mask, value, lane % width >= int(by) ? from : lane, "__shfl_up_sync", site);
+    int lane = block.current->lane;
+    int from = lane % width >= int(by) ? lane - int(by) : lane;
+    return shuffle(mask, value, from, "__shfl_up_sync", site);
 }
 inline uint32_t __ballot_sync(uint32_t mask, int vote INFERC_SITE) {
     return ::inferc::emulation::ballot(mask, vote != 0, "__ballot_sync", site);

@@ -151,9 +151,11 @@ inline void run_block(uint3 index) {
 // Not nothing: why a device would not launch this.
 template <class Config>
 inline const char *launch_refusal(const Config &config, uint64_t args_bytes) {
-    if (config.grid[0] == 0 || config.grid[1] == 0 || config.grid[2] == 0) return "the grid is empty";
+    uint64_t blocks = uint64_t(config.grid[0]) * config.grid[1] * config.grid[2];
+    if (blocks == 0) return "the grid is empty";
     if (config.grid[1] > 65535 || config.grid[2] > 65535) return "grid y or z is above 65535";
-    if (config.threads == 0 || config.threads > kMostThreads) return "a block has 1 to 1024 threads";
+    if (config.threads == 0 || config.threads > kMostThreads)
+        return "a block has 1 to 1024 threads";
     if (config.threads % kWarpLanes != 0) return "a block has whole warps of 32 threads";
     if (config.shared_bytes > most_shared_bytes(INFERC_SM)) return "too much shared memory";
     if (args_bytes > kMostArgBytes) return "more than 4096 bytes of arguments";
@@ -220,15 +222,17 @@ int32_t emulation_launch(void *context, int32_t kernel, const Config *config, co
 
 }  // namespace inferc
 
+#define INFERC_EMULATION_EXPORT extern "C" inline __attribute__((used, visibility("default")))
 // The order of later launches: a sum of 1 (eager copies), 2 (greedy), 4 (reversed), 8 (shuffled).
-extern "C" inline __attribute__((used, visibility("default"))) void inferc_emulation_order(int order) {
+INFERC_EMULATION_EXPORT void inferc_emulation_order(int order) {
     ::inferc::emulation::wanted_order = order;
 }
 // What went wrong in the last launch; empty after one that succeeded.
-extern "C" inline __attribute__((used, visibility("default"))) const char *inferc_emulation_error() {
+INFERC_EMULATION_EXPORT const char *inferc_emulation_error() {
     return ::inferc::emulation::message;
 }
 // Switches between threads so far.
-extern "C" inline __attribute__((used, visibility("default"))) uint64_t inferc_emulation_switches() {
+INFERC_EMULATION_EXPORT uint64_t inferc_emulation_switches() {
     return ::inferc::emulation::block.switches;
 }
+#undef INFERC_EMULATION_EXPORT

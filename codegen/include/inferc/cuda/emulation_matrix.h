@@ -1,5 +1,5 @@
-// ldmatrix and mma.sync: the last lane to arrive computes for its warp. How the elements of a matrix
-// lie in the registers of the lanes is PTX's, with g = lane / 4 and t = lane % 4.
+// ldmatrix and mma.sync: the last lane to arrive computes for its warp. How the elements of a
+// matrix lie in the registers of the lanes is PTX's, with g = lane / 4 and t = lane % 4.
 #pragma once
 
 namespace inferc::emulation {
@@ -15,8 +15,8 @@ struct MatrixLoad {
     uint32_t *out;
 };
 
-// `count` matrices of 8 x 8 16-bit elements: lane (g, t) gets elements 2t and 2t + 1 of row g, or of
-// column g where `transposed`.
+// `count` matrices of 8 x 8 16-bit elements: lane (g, t) gets elements 2t and 2t + 1 of row g, or
+// of column g where `transposed`.
 template <int count, bool transposed>
 inline void load_matrices(uint32_t *out, const void *row, const char *what, Site site) {
     MatrixLoad operand = {row, out};
@@ -25,7 +25,8 @@ inline void load_matrices(uint32_t *out, const void *row, const char *what, Site
             uint16_t rows[8][8];
             for (int r = 0; r < 8; r++) {
                 const void *from = static_cast<MatrixLoad *>(warp.operands[matrix * 8 + r])->row;
-                if (uintptr_t(from) % 16 != 0) fail(site, "%s of a row that is not 16-byte aligned", what);
+                if (uintptr_t(from) % 16 != 0)
+                    fail(site, "%s of a row that is not 16-byte aligned", what);
                 memcpy(rows[r], from, 16);
             }
             for (int lane = 0; lane < kWarpLanes; lane++) {

@@ -17,7 +17,8 @@ inline Mbarrier read_mbarrier(const uint64_t *at, const char *what, Site site) {
     Mbarrier found;
     if (uintptr_t(at) % 8 != 0) fail(site, "%s: the mbarrier is not 8-byte aligned", what);
     memcpy(&found, at, sizeof found);
-    if (found.mark != kMbarrierMark) fail(site, "%s before mbarrier_init is seen by this thread", what);
+    if (found.mark != kMbarrierMark)
+        fail(site, "%s before mbarrier_init is seen by this thread", what);
     return found;
 }
 
@@ -26,7 +27,8 @@ inline void write_mbarrier(uint64_t *at, Mbarrier changed) {
     if (changed.pending == 0 && changed.bytes == 0) {
         changed.pending = changed.expected;
         changed.phase ^= 1;
-        for (uint32_t i = 0; i * kWarpLanes < block.count; i++) {  // who waits for another looks again
+        // Who waits for another looks again.
+        for (uint32_t i = 0; i * kWarpLanes < block.count; i++) {
             Warp &warp = block.warps[i];
             make_ready(warp, warp.at_mbarriers);
             warp.at_mbarriers = 0;
@@ -84,14 +86,15 @@ inline void land(const BulkCopy &copy) {
 }
 
 // In an eager order it lands at once, else when no thread can run and one waits for it.
-inline void issue_bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *mbarrier, Site site) {
+inline void issue_bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *mbarrier,
+                            Site site) {
     const char *what = "bulk_copy";
     if ((uintptr_t(to) | uintptr_t(from) | bytes) % 16 != 0)
         fail(site, "bulk_copy of addresses or bytes that are no multiples of 16");
     read_mbarrier(mbarrier, what, site);
     for (int32_t i = 0; i < block.unfenced; i++)
         if (block.unfenced_mbarriers[i].mbarrier == mbarrier)
-            fail(site, "bulk_copy: thread %u that initialised its mbarrier called no fence_mbarrier_init",
+            fail(site, "bulk_copy to an mbarrier that thread %u has not fenced",
                  block.unfenced_mbarriers[i].thread);
     if (bytes == 0) return;
     if (block.order & kEager) return land({to, from, bytes, mbarrier});

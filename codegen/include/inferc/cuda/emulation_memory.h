@@ -38,7 +38,8 @@ inline void check_shared_memory() {
     for (int i = 0; i < int(kGuardBytes); i++) {
         if (behind[i] == kGuard && shared_memory.front[i] == kGuard) continue;
         int offset = behind[i] != kGuard ? int(shared_memory.used) + i : i - int(kGuardBytes);
-        fail_block("written beyond dynamic shared memory: byte %d of %u", offset, shared_memory.used);
+        fail_block("written beyond dynamic shared memory: byte %d of %u", offset,
+                   shared_memory.used);
         return;
     }
 }

@@ -1,7 +1,8 @@
 // The state of an emulation: one block runs at a time, and this is it.
 //
-// Threads are kept by position: the order in which the scheduler prefers them, which is a permutation
-// of the warps and of the lanes of each warp. A set of positions of a warp is a 32-bit mask.
+// Threads are kept by position: the order in which the scheduler prefers them, which is a
+// permutation of the warps and of the lanes of each warp. A set of positions of a warp is a 32-bit
+// mask.
 #pragma once
 
 namespace inferc::emulation {

@@ -1,6 +1,6 @@
-// Garbage in static shared memory. It is static memory of functions here, which would begin as zeros
-// and keep what an earlier block left; the library's own table of symbols says where it lies. A library
-// that was stripped of it runs without.
+// Garbage in static shared memory. It is static memory of functions here, which would begin as
+// zeros and keep what an earlier block left; the library's own table of symbols says where it lies.
+// A library that was stripped of it runs without.
 #pragma once
 
 namespace inferc::emulation {
@@ -25,7 +25,10 @@ inline void find_ranges(const unsigned char *file, const void *base) {
     Elf64_Ehdr header;
     memcpy(&header, file, sizeof header);
     const auto *sections = reinterpret_cast<const Elf64_Shdr *>(file + header.e_shoff);
-    const char *names = reinterpret_cast<const char *>(file + sections[header.e_shstrndx].sh_offset);
+    const auto text = [&](uint32_t section) {
+        return reinterpret_cast<const char *>(file + sections[section].sh_offset);
+    };
+    const char *names = text(header.e_shstrndx);
     const Elf64_Shdr *symbols = nullptr, *zeros = nullptr;
     for (int i = 0; i < header.e_shnum; i++) {
         if (sections[i].sh_type == SHT_SYMTAB) symbols = sections + i;
@@ -33,7 +36,7 @@ inline void find_ranges(const unsigned char *file, const void *base) {
     }
     if (symbols == nullptr || zeros == nullptr) return;
     const auto *symbol = reinterpret_cast<const Elf64_Sym *>(file + symbols->sh_offset);
-    const auto *strings = reinterpret_cast<const char *>(file + sections[symbols->sh_link].sh_offset);
+    const char *strings = text(symbols->sh_link);
     uintptr_t shift = header.e_type == ET_EXEC ? 0 : reinterpret_cast<uintptr_t>(base);
     for (size_t i = 0; i < symbols->sh_size / sizeof *symbol; i++) {
         if (!is_static_shared(symbol[i], strings + symbol[i].st_name, *zeros)) continue;
@@ -60,7 +63,8 @@ inline void find_static_shared() {
     close(descriptor);
 }
 
-// Before each launch: the first block to run finds garbage, a later one what the one before it left.
+// Before each launch: the first block to run finds garbage, a later one what the one before it
+// left.
 inline void fill_static_shared() {
     if (static_shared_count < 0) find_static_shared();
     for (int i = 0; i < static_shared_count; i++)

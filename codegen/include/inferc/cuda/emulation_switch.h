@@ -5,8 +5,8 @@ namespace inferc::emulation {
 
 extern "C" void inferc_switch_stack(void **from, void *to);
 
-// Saves what a callee must keep, changes stacks, restores. A fiber's first switch enters the address
-// left on its stack by fiber_begin.
+// Saves what a callee must keep, changes stacks, restores. A fiber's first switch enters the
+// address left on its stack by fiber_begin.
 #if !defined(INFERC_EMULATION)
 #elif defined(__x86_64__)
 constexpr size_t kSavedBytes = 6 * 8, kEntryOffset = 6 * 8, kFrameBytes = kSavedBytes + 2 * 8;

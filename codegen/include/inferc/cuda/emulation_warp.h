@@ -12,11 +12,11 @@ inline void check_agreement(const Warp &warp, uint32_t lanes, const Fiber &me, c
         if (!(lanes >> lane & 1) || lane == me.lane) continue;
         const Fiber &other = warp.fibers[warp.position_of[lane]];
         if (warp.mask[lane] != warp.mask[me.lane])
-            fail(site, "warp divergence: lane %d takes part with mask %08x, lane %d with mask %08x in %s",
-                 int(me.lane), warp.mask[me.lane], lane, warp.mask[lane], what);
+            fail(site, "warp divergence: in %s lane %d has mask %08x, lane %d has mask %08x", what,
+                 int(me.lane), warp.mask[me.lane], lane, warp.mask[lane]);
         if (other.what != what || other.site.line != site.line)
-            fail(site, "warp divergence: lane %d is in %s at %s:%d, this one in %s", lane, other.what,
-                 other.site.file, other.site.line, what);
+            fail(site, "warp divergence: lane %d is in %s at %s:%d, this one in %s", lane,
+                 other.what, other.site.file, other.site.line, what);
     }
 }
 
@@ -28,10 +28,11 @@ inline void warp_operation(uint32_t mask, Operand &operand, const char *what, Si
     Fiber &me = *block.current;
     Warp &warp = *me.warp;
     if (!(mask >> me.lane & 1))
-        fail(site, "lane %d calls %s with mask %08x, which leaves it out", int(me.lane), what, mask);
+        fail(site, "lane %d calls %s with mask %08x, which leaves it out", int(me.lane), what,
+             mask);
     if (mask & ~warp.live)
-        fail(site, "warp divergence: lanes %08x, which %s waits for, have returned", mask & ~warp.live,
-             what);
+        fail(site, "warp divergence: lanes %08x, which %s waits for, have returned",
+             mask & ~warp.live, what);
     warp.operands[me.lane] = &operand;
     warp.mask[me.lane] = mask;
     warp.arrived |= 1u << me.lane;

@@ -1,5 +1,5 @@
-// wgmma.mma_async, m64nNk16, with A in registers and B in shared memory. Of the 64 rows each warp of
-// a group of four has 16, and multiplies them by the same B: a warp needs none of the others.
+// wgmma.mma_async, m64nNk16, with A in registers and B in shared memory. Of the 64 rows each warp
+// of a group of four has 16, and multiplies them by the same B: a warp needs none of the others.
 //
 // A product is added to its accumulators only when a wait_group covers it. B is read when it is
 // issued, where copies land late, and when it is waited for, where copies land early: a B that has
@@ -16,15 +16,15 @@ inline uint64_t describe_shared(const void *pointer, uint32_t leading_bytes, uin
                                 uint32_t swizzle, Site site) {
     int64_t offset = static_cast<const unsigned char *>(pointer) - shared_memory.bytes;
     if (offset < 0 || offset >= int64_t(shared_memory.used) || offset % 16 != 0)
-        fail(site, "shared_descriptor of %lld, which is no 16-byte aligned offset in dynamic shared memory",
+        fail(site, "shared_descriptor of byte %lld: not 16-byte aligned, or not in dynamic memory",
              static_cast<long long>(offset));
     return uint64_t(offset) >> 4 | uint64_t(leading_bytes >> 4) << 16 |
            uint64_t(stride_bytes >> 4) << 32 | uint64_t(swizzle) << 62;
 }
 
 // Offset in shared memory of 16-bit element (n, k) of a B whose k are contiguous. Swizzled rows are
-// 32 << s bytes, eight to a group, groups a stride apart; bits 4.. of the address are exchanged with
-// bits 7... Unswizzled, a row is cut into pieces of 16 bytes, a leading distance apart.
+// 32 << s bytes, eight to a group, groups a stride apart; bits 4.. of the address are exchanged
+// with bits 7... Unswizzled, a row is cut into pieces of 16 bytes, a leading distance apart.
 inline uint32_t element_offset(uint64_t descriptor, uint32_t n, uint32_t k) {
     uint32_t start = uint32_t(descriptor & 0x3fff) << 4;
     uint32_t leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;
@@ -140,8 +140,8 @@ inline void wait_for_wgmma(uint32_t pending, Site site) {
         while (done < queue.count && queue.products[done].group + pending < queue.group)
             add_product(queue.products[done++]);
         queue.count -= done;
-        if (done > 0)
-            memmove(queue.products, queue.products + done, sizeof(PendingProduct) * size_t(queue.count));
+        for (int32_t i = 0; i < queue.count && done > 0; i++)
+            queue.products[i] = queue.products[done + i];
     });
 }
 

@@ -84,8 +84,9 @@ extern __shared__ __align__(128) unsigned char inferc_shared[];
 // defines a kernel whose one argument is the struct `args`, passed by value. The number by which a
 // launch names it is defined by the generated step: a kernel file declares it.
 #if defined(__CUDACC__)
-#define INFERC_KERNEL(name, Args, ...) \
-    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args args)
+#define INFERC_KERNEL(name, Args, ...)                         \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) \
+        name(const __grid_constant__ Args args)
 #else
 #define INFERC_FIRST(first, ...) first
 #define INFERC_KERNEL(name, Args, ...)                                           \

@@ -12,9 +12,9 @@ INFERC_INLINE uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// d += a b, m16n8k16. Lane (g = lane / 4, t = lane % 4): a holds rows g, g + 8, g, g + 8 and columns
-// 2t.., 2t.., 2t + 8.., 2t + 8..; b holds column g, rows 2t.. and 2t + 8..; d holds rows g, g, g + 8,
-// g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
+// d += a b, m16n8k16. Lane (g = lane / 4, t = lane % 4): a holds rows g, g + 8, g, g + 8 and
+// columns 2t.., 2t.., 2t + 8.., 2t + 8..; b holds column g, rows 2t.. and 2t + 8..; d holds rows g,
+// g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
 INFERC_INLINE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -30,8 +30,8 @@ INFERC_INLINE void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Matrices of 8 x 8 16-bit elements: lane 8i + r gives the address of row r of matrix i, lane (g, t)
-// gets elements 2t and 2t + 1 of row g of each; of column g where transposed.
+// Matrices of 8 x 8 16-bit elements: lane 8i + r gives the address of row r of matrix i, lane (g,
+// t) gets elements 2t and 2t + 1 of row g of each; of column g where transposed.
 INFERC_INLINE void ldmatrix_x4(uint32_t (&out)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -81,8 +81,8 @@ INFERC_INLINE uint4 load_stream16(const void *global) {
     return out;
 }
 
-// Barrier `id`, 1 to 15 (__syncthreads is 0), of `threads` threads, whole warps: who syncs waits for
-// those who sync or arrive.
+// Barrier `id`, 1 to 15 (__syncthreads is 0), of `threads` threads, whole warps: who syncs waits
+// for those who sync or arrive.
 INFERC_INLINE void barrier_sync(int id, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -33,8 +33,8 @@ INFERC_INLINE void mbarrier_expect_bytes(uint64_t *bar, uint32_t bytes) {
                  "r"(bytes)
                  : "memory");
 }
-// Until the phase of that parity has ended. The first phase has parity 0; a wait for parity 1 passes
-// during the first.
+// Until the phase of that parity has ended. The first phase has parity 0; a wait for parity 1
+// passes during the first.
 INFERC_INLINE void mbarrier_wait(uint64_t *bar, uint32_t parity) {
     asm volatile(
         "{\n.reg .pred done;\n"
@@ -45,12 +45,14 @@ INFERC_INLINE void mbarrier_wait(uint64_t *bar, uint32_t parity) {
         : "memory");
 }
 
-// Orders this thread's ordinary accesses to shared memory before later ones by bulk copies and wgmma.
+// Orders this thread's ordinary accesses to shared memory before later ones by bulk copies and
+// wgmma.
 INFERC_INLINE void fence_async_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Copies contiguous memory, all three multiples of 16; the bytes count at `bar`. One thread calls it.
+// Copies contiguous memory, all three multiples of 16; the bytes count at `bar`. One thread calls
+// it.
 INFERC_INLINE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -98,11 +100,12 @@ INFERC_INLINE void wgmma_bf16(float (&d)[columns / 2], const uint32_t (&a)[4], u
     wgmma_columns(d, a, b_shared);
 }
 // Describes a matrix in shared memory for wgmma: eight rows are `stride_bytes` from the next eight.
-// Swizzled, its start is a multiple of 1024 bytes, or such plus 32 bytes for each 16 k further; then
-// `leading_bytes` does not matter. Otherwise it is from 8 k to the next 8 k.
+// Swizzled, its start is a multiple of 1024 bytes, or such plus 32 bytes for each 16 k further;
+// then `leading_bytes` does not matter. Otherwise it is from 8 k to the next 8 k.
 INFERC_INLINE uint64_t shared_descriptor(const void *pointer, uint32_t leading_bytes,
                                          uint32_t stride_bytes, Swizzle swizzle) {
-    return uint64_t((shared_address(pointer) & 0x3ffffu) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
+    const uint32_t start = shared_address(pointer) & 0x3ffffu;
+    return uint64_t(start >> 4) | uint64_t(leading_bytes >> 4) << 16 |
            uint64_t(stride_bytes >> 4) << 32 | uint64_t(swizzle) << 62;
 }
 #endif
@@ -154,7 +157,8 @@ INFERC_INLINE void wgmma_bf16(float (&d)[columns / 2], const uint32_t (&a)[4],
 }
 INFERC_INLINE uint64_t shared_descriptor(const void *pointer, uint32_t leading_bytes,
                                          uint32_t stride_bytes, Swizzle swizzle INFERC_SITE) {
-    return emulation::describe_shared(pointer, leading_bytes, stride_bytes, uint32_t(swizzle), site);
+    return emulation::describe_shared(pointer, leading_bytes, stride_bytes, uint32_t(swizzle),
+                                      site);
 }
 #endif
 

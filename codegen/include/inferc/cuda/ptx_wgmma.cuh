@@ -1,5 +1,5 @@
-// wgmma.mma_async: the instruction for each number of columns. It has an operand for each accumulator
-// register, hence the lists.
+// wgmma.mma_async: the instruction for each number of columns. It has an operand for each
+// accumulator register, hence the lists.
 #pragma once
 
 namespace inferc::ptx {
@@ -37,15 +37,16 @@ namespace inferc::ptx {
     ", %122, %123, %124, %125, %126, %127"
 
 // `count` accumulators of a lane are 2 * count columns; a, b and the rest are numbered behind them.
-#define INFERC_WGMMA(columns, count, a0, a1, a2, a3, b, ...)                                       \
-    INFERC_INLINE void wgmma_columns(float (&d)[count], const uint32_t (&a)[4], uint64_t b_shared) { \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 "             \
-                     "{" INFERC_R##count "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b       \
-                     ", add, 1, 1, 0;\n}\n"                                                        \
-                     : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                   \
-                     : "memory");                                                                  \
+#define INFERC_WGMMA(columns, count, a0, a1, a2, a3, b, ...)                                      \
+    INFERC_INLINE void wgmma_columns(float (&d)[count], const uint32_t (&a)[4],                   \
+                                     uint64_t b_shared) {                                         \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 "            \
+                     "{" INFERC_R##count "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                     ", add, 1, 1, 0;\n}\n"                                                       \
+                     : __VA_ARGS__                                                                \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                  \
+                     : "memory");                                                                 \
     }
 INFERC_WGMMA(8, 4, 4, 5, 6, 7, 8, INFERC_D4(0))
 INFERC_WGMMA(16, 8, 8, 9, 10, 11, 12, INFERC_D8(0))

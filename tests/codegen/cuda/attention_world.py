@@ -165,4 +165,7 @@ def compile_shapes(shapes: Sequence[Shape], sm: int = 80) -> Units:
     """All shapes for both phases in one library."""
     keys = [(shape, phase) for phase in ("prefill", "decode") for shape in shapes]
     texts, phases = [shape.text() for shape, _ in keys], [phase for _, phase in keys]
-    return dict(zip(keys, compile_units(texts, phases=phases, sm=sm), strict=True))
+    units = dict(zip(keys, compile_units(texts, phases=phases, sm=sm), strict=True))
+    for (shape, _), unit in units.items():
+        assert (unit.unit.definition.name == "attention_plain") == shape.plain
+    return units

@@ -22,9 +22,10 @@ inline uint64_t describe_shared(const void *pointer, uint32_t leading_bytes, uin
            uint64_t(stride_bytes >> 4) << 32 | uint64_t(swizzle) << 62;
 }
 
-// Offset in shared memory of 16-bit element (n, k) of a B whose k are contiguous. Swizzled rows are
-// 32 << s bytes, eight to a group, groups a stride apart; bits 4.. of the address are exchanged
-// with bits 7... Unswizzled, a row is cut into pieces of 16 bytes, a leading distance apart.
+// Offset in shared memory of 16-bit element (n, k) of a B whose k are contiguous. Swizzled by 1, 2
+// or 3, rows are 128, 64 or 32 bytes, eight to a group, groups a stride apart; 3, 2 or 1 bits of
+// the address from bit 4 on are xor-ed with those from bit 7 on. Unswizzled, a row is cut into
+// pieces of 16 bytes, a leading distance apart.
 inline uint32_t element_offset(uint64_t descriptor, uint32_t n, uint32_t k) {
     uint32_t start = uint32_t(descriptor & 0x3fff) << 4;
     uint32_t leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;

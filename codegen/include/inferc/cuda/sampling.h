@@ -66,7 +66,8 @@ typedef struct inferc_sample_args {
 } inferc_sample_args;
 
 #if !defined(__CUDACC_RTC__)
-/* Launches behind all that was launched before. INFERC_OK or INFERC_LAUNCH_FAILED. */
+/* Launches behind all that was launched before. INFERC_OK, INFERC_LAUNCH_FAILED, or, if there are
+ * too many columns, INFERC_TOO_MANY_LOGITS. */
 INFERC_EXPORT int32_t inferc_cuda_sample(const inferc_cuda_context *cuda,
                                          const inferc_sample_args *args);
 INFERC_EXPORT uint64_t inferc_cuda_sample_bytes(int32_t rows, int32_t columns, int64_t edits);

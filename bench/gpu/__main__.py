@@ -73,7 +73,7 @@ def run(
         asked = json.dumps({"device": args.device, "workloads": [asdict(w) for w in chosen]})
         if "inferc" in args.stages:
             results.figures += _ours(model, target, scratch, chosen, asked, child)
-        if "peers" in args.stages:
+        if "peers" in args.stages and model.bits == 16:
             for engine in ENGINES:
                 command = ["bench.gpu.peers", engine, model.name, asked]
                 results.figures += figures(engine, model, chosen, _answer(command, child))

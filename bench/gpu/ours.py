@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.gpu.checkpoint import write_awq
 from bench.gpu.workloads import PAGE_TOKENS, STEP_TOKENS, Model, Workload, mixed_requests
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def compile_model(model: Model, scratch: Path, target: str, workloads: Sequence[
     from bench.sparse_checkpoint import write_checkpoint
 
     source, output = scratch / f"{model.name}-source", scratch / f"{model.name}.inferc"
-    write_checkpoint(source, model.shape, model.config())
+    if model.bits == 4:
+        write_awq(source, model.shape, model.config())
+    else:
+        write_checkpoint(source, model.shape, model.config())
     inferc.compile(
         source, output, target=target, kv_dtype="bf16", page_tokens=PAGE_TOKENS, tvm=False,
         step_tokens=STEP_TOKENS, sequences=max(w.batch for w in workloads),

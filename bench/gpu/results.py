@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- gpu: made by `make gpu` -->", "<!-- /gpu -->"
 TARGETS = {
     "decode 1 x": 0.88,
+    "decode 1 x, int4": 0.75,
     "decode attention": 0.85,
     "prefill products": 0.80,
     "prefill attention": 0.65,
@@ -131,7 +132,7 @@ def _figures(results: Results, model: str) -> Iterable[str]:
         row = {f.engine: f for f in figures if f.workload == workload}
         ours = row.get("inferc")
         share = ours.share(results.limits) if ours and results.limits else None
-        target = _target(workload)
+        target = _target(model, workload)
         cells = [_cell(row.get(engine)) for engine in engines]
         yield (
             f"| {workload} | {' | '.join(cells)} | {'' if share is None else f'{share:.0%}'} |"
@@ -139,12 +140,14 @@ def _figures(results: Results, model: str) -> Iterable[str]:
         )
 
 
-def _target(workload: str) -> float | None:
+def _target(model: str, workload: str) -> float | None:
     """What is asked for of a workload, `decode 8 x 1k`, or of its part, `…: attention`."""
     whole, _, part = workload.partition(": ")
     if part:
         return TARGETS.get(f"{whole.partition(' ')[0]} {part}")
-    return next((t for start, t in TARGETS.items() if whole.startswith(start)), None)
+    if not whole.startswith("decode 1 x"):
+        return None
+    return TARGETS["decode 1 x, int4" if model.endswith("-int4") else "decode 1 x"]
 
 
 def _cell(figure: Figure | None) -> str:

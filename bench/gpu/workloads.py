@@ -19,12 +19,14 @@ class Model:
     Attributes:
         shape: how `sparse_checkpoint` names its tensors.
         family: a stored config of the same family, and `sizes` what differs from it.
+        bits: of the matrices' weights: 16, or 4 in groups of 128; peers run 16 only.
     """
 
     name: str
     shape: str
     family: str
     sizes: tuple[tuple[str, int], ...]
+    bits: int = 16
 
     def config(self, layers: int | None = None) -> dict[str, Any]:
         """The config; with fewer layers for a try."""
@@ -45,6 +47,7 @@ MODELS = {
     m.name: m
     for m in (
         Model("llama-3.1-8b", "llama", "llama-3.1-70b", tuple(_LLAMA_8B.items())),
+        Model("llama-3.1-8b-int4", "llama", "llama-3.1-70b", tuple(_LLAMA_8B.items()), bits=4),
         Model("qwen3-30b-a3b", "experts", "qwen3-235b-a22b", tuple(_QWEN3_30B.items())),
     )
 }

@@ -15,6 +15,7 @@ from runtime_artifacts import fill_toy
 import inferc
 from bench.gpu import __main__ as gpu
 from bench.gpu import correctness, limits, ours, peers, tree
+from bench.gpu.checkpoint import write_awq
 from bench.gpu.results import (
     BEGIN,
     END,
@@ -75,10 +76,23 @@ def test_tables() -> None:
 
 
 def test_targets() -> None:
-    assert _target("decode 1 x 16k") == 0.88 and _target("decode 8 x 1k") is None
-    assert _target("decode 8 x 1k: attention") == 0.85
-    assert _target("prefill 2k: products") == 0.80 and _target("prefill 2k") is None
-    assert _target("mixed, 64 requests") is None
+    assert _target("m", "decode 1 x 16k") == 0.88 and _target("m", "decode 8 x 1k") is None
+    assert _target("m", "decode 8 x 1k: attention") == 0.85
+    assert _target("m", "prefill 2k: products") == 0.80 and _target("m", "prefill 2k") is None
+    assert _target("m", "mixed, 64 requests") is None
+    assert _target("m-int4", "decode 1 x 1k") == 0.75
+
+
+def test_weights_of_4_bits_are_taken(tmp_path: Path) -> None:
+    """The sparse checkpoint is one that the importer knows, with the bytes that it should have."""
+    model = MODELS["llama-3.1-8b-int4"]
+    config = model.config(layers=1) | {"vocab_size": 512}
+    write_awq(tmp_path / "model", model.shape, config)
+    report = inferc.plan(tmp_path / "model", context_tokens=256, tvm=False)
+    products = {
+        w["dtype"] for w in report["weights"] if "layers" in w["name"] and "proj" in w["name"]
+    }
+    assert products and all("4" in dtype for dtype in products), products
 
 
 def test_sections_of_other_machines_stay(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ ROUNDED = {"rounded": Shape(2, 24, 50, "bf16", beside=2)}
 @cache
 def units() -> dict[str, CudaUnit]:
     exact = compile_units([s.body() for s in SHAPES.values()], compute="f32")
-    rounded = compile_units([s.body() for s in ROUNDED.values()])
+    rounded = compile_units([s.body() for s in ROUNDED.values()], sm=90)
     return dict(zip((*SHAPES, *ROUNDED), (*exact, *rounded), strict=True))
 
 

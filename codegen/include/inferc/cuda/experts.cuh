@@ -121,7 +121,7 @@ INFERC_INLINE void expert_product(const uint8_t *w, int count, const Rows &rows,
 // First product(s). Grid: {blocks of the product, parts}.
 template <class Shape, class M, class Gate, bool biased, class Parts>
 INFERC_INLINE void experts_up(const ExpertsArgs &a) {
-    const int4 part = a.lists.parts[blockIdx.y];
+    const int4 part = expert_part<M::kExperts>(a.lists, int(blockIdx.y));
     const int expert = part.x, first = part.y;
     if (expert < 0) return;
     const int64_t bias = int64_t(expert) * M::kInner;
@@ -129,7 +129,7 @@ INFERC_INLINE void experts_up(const ExpertsArgs &a) {
         a.between + int64_t(first) * M::kInner, biased ? a.gate_bias + bias : nullptr,
         biased ? a.up_bias + bias : nullptr};
     const auto rows = [&](int entry) {
-        return a.x + int64_t(a.lists.entries[first + entry] / M::kChosen) * M::kHidden;
+        return a.x + int64_t(expert_entry(a.lists, first + entry) / M::kChosen) * M::kHidden;
     };
     const uint8_t *w = a.up + expert * (Shape::tiles * Shape::tile_bytes);
     expert_product<Parts, Shape>(w, part.z, rows, gate);
@@ -138,7 +138,7 @@ INFERC_INLINE void experts_up(const ExpertsArgs &a) {
 // Second product. Grid: {blocks of the product, parts}.
 template <class Shape, class M, bool biased, class Parts>
 INFERC_INLINE void experts_down(const ExpertsArgs &a) {
-    const int4 part = a.lists.parts[blockIdx.y];
+    const int4 part = expert_part<M::kExperts>(a.lists, int(blockIdx.y));
     const int expert = part.x, first = part.y;
     if (expert < 0) return;
     const ExpertStore<M, biased> keep = {
@@ -157,7 +157,7 @@ INFERC_INLINE void experts_sum(const ExpertsArgs &a) {
     float y[M::kChosen], weight[M::kChosen];
     INFERC_UNROLL
     for (int j = 0; j < M::kChosen; j++) {
-        const int pair = row * M::kChosen + j, place = a.lists.places[pair];
+        const int pair = row * M::kChosen + j, place = expert_place<M::kExperts>(a.lists, pair);
         weight[j] = place < 0 ? 0.0f : a.weights[pair];
         y[j] = place < 0 ? 0.0f : a.results[int64_t(place) * M::kHidden + col];
     }
@@ -194,6 +194,7 @@ void place_experts_scratch(ExpertsArgs &a, void *scratch) {
 // would be read again and again.
 template <class M>
 PartSize part_size(int pairs) {
+    if (!has_expert_lists(pairs)) return PartSize::few;
     if (pairs <= 6 * M::kExperts) return PartSize::few;
     return pairs <= 24 * M::kExperts ? PartSize::some : PartSize::many;
 }
@@ -206,7 +207,9 @@ Grid sum_grid(int64_t rows) {
 // One product of all experts.
 template <class Parts, class Shape, class M>
 void launch_experts(const Step &step, int32_t kernel, const ExpertsArgs &a) {
-    const int parts = most_parts(M::kExperts, Parts::entries, a.lists.pairs);
+    const int pairs = a.lists.pairs;
+    const int parts =
+        has_expert_lists(pairs) ? most_parts(M::kExperts, Parts::entries, pairs) : pairs;
     const Grid grid = {uint32_t(Parts::template blocks<Shape>), uint32_t(parts)};
     step.launch(kernel, grid, Parts::template threads<Shape>, Parts::template bytes<Shape>, a, 1,
                 INFERC_LAUNCH_DEPENDENT);

@@ -2,6 +2,7 @@
 // then of pairs; and parts, that are a few entries of one expert, the work of a block. Made by
 // counting, so that the lists are always the same.
 //
+// Of few pairs no lists are made: each is an entry and a part of its own.
 // Pairs are cut into chunks, a block each. If there are several, expert_counts() counts the experts
 // of each chunk first; expert_places() then adds up what stands before a pair.
 #pragma once
@@ -12,6 +13,7 @@ namespace inferc {
 
 constexpr int kListThreads = 512, kListWarps = kListThreads / 32;
 constexpr int kMostExperts = 1024;
+constexpr int kUnsortedPairs = 32;  // up to so many are not worth a launch that lists them
 
 struct ExpertLists {
     const int64_t *indices;  // [pairs]; outside 0 .. experts - 1: nothing is chosen
@@ -22,6 +24,29 @@ struct ExpertLists {
     int32_t *places;       // [pairs]: where a pair stands among the entries; -1 if nowhere
     int4 *parts;           // [most_parts]: expert, first entry, entries; expert -1: nothing to do
 };
+
+INFERC_BOTH bool has_expert_lists(int pairs) { return pairs > kUnsortedPairs; }
+
+template <int kExperts>
+INFERC_INLINE int expert_of(const ExpertLists &a, int pair) {
+    const int64_t index = a.indices[pair];
+    return index >= 0 && index < kExperts ? int(index) : -1;
+}
+
+// What the lists say, or what they would.
+template <int kExperts>
+INFERC_INLINE int4 expert_part(const ExpertLists &a, int number) {
+    if (has_expert_lists(a.pairs)) return a.parts[number];
+    return make_int4(expert_of<kExperts>(a, number), number, 1, 0);
+}
+INFERC_INLINE int expert_entry(const ExpertLists &a, int entry) {
+    return has_expert_lists(a.pairs) ? a.entries[entry] : entry;
+}
+template <int kExperts>
+INFERC_INLINE int expert_place(const ExpertLists &a, int pair) {
+    if (has_expert_lists(a.pairs)) return a.places[pair];
+    return expert_of<kExperts>(a, pair) < 0 ? -1 : pair;
+}
 
 INFERC_BOTH int expert_chunks(int pairs) { return ceil_div(pairs, kListThreads); }
 
@@ -38,8 +63,7 @@ INFERC_INLINE ListedPair count_warps(const ExpertLists &a, int chunk,
         counts[i / kExperts][i % kExperts] = 0;
     __syncthreads();
     const int pair = chunk * kListThreads + int(threadIdx.x), lane = int(threadIdx.x) % 32;
-    const int64_t index = pair < a.pairs ? a.indices[pair] : -1;
-    const int expert = index >= 0 && index < kExperts ? int(index) : -1;
+    const int expert = pair < a.pairs ? expert_of<kExperts>(a, pair) : -1;
     uint32_t same = __ballot_sync(kAllLanes, expert >= 0);
     INFERC_UNROLL
     for (int bit = 1; bit < kExperts; bit *= 2) {

@@ -78,6 +78,16 @@ INFERC_INLINE void split_bf16(float low, float high, uint32_t (&out)[terms]) {
     }
 }
 
+// Four times 0x43, in a register: as a constant it would be an operand of the instruction itself,
+// and what selects bytes would have to be moved to a register each time.
+INFERC_INLINE uint32_t raising_bytes() {
+    uint32_t lane = 0;
+#if defined(__CUDACC__)
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+#endif
+    return 0x43434343u + (lane >> 5);
+}
+
 // Bytes 0 and 2 of a word (or 1 and 3: `upper`) as two bf16. Signed bytes; or such below 128, of
 // which `offset` is taken off.
 template <int offset, bool has_sign, bool upper>
@@ -90,7 +100,7 @@ INFERC_INLINE uint32_t bytes_to_bf16(uint32_t word) {
     } else {
         // 128 + the byte; up to 256 a bf16 counts by ones.
         constexpr uint32_t less = 0xc300u + offset;
-        return add_bf16x2(__byte_perm(word, 0x43434343u, upper ? 0x4341 : 0x4240),
+        return add_bf16x2(__byte_perm(word, raising_bytes(), upper ? 0x4341 : 0x4240),
                           less << 16 | less);
     }
 }

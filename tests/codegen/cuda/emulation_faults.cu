@@ -113,7 +113,8 @@ PLANTED(bulk_too_many_arrivals, 64, bulk<Bulk::too_many_arrivals>)
 // ---- out[64][8] = a[64][16] b[8][16]^T, twice: then b of the second row of in[2][8][16]
 
 enum class Products {
-    right, no_fence, no_commit, no_wait, weak_wait, early_overwrite, one_warp_less
+    right, no_fence, no_commit, no_wait, weak_wait, early_overwrite, one_warp_less,
+    no_async_fence
 };
 
 template <Products fault>
@@ -127,7 +128,7 @@ INFERC_INLINE void products(const TestArgs &args) {
     float d[4] = {};
     const auto store_b = [&](int half) {
         b[k / 8 * 64 + n * 8 + k % 8] = input<uint16_t>(args, 1)[half * 128 + threadIdx.x];
-        ptx::fence_async_shared();
+        if (fault != Products::no_async_fence) ptx::fence_async_shared();
         __syncthreads();
     };
     for (int half = 0; half < 2; half++) {
@@ -151,6 +152,7 @@ PLANTED(products_no_commit, 128, products<Products::no_commit>)
 PLANTED(products_no_wait, 128, products<Products::no_wait>)
 PLANTED(products_weak_wait, 128, products<Products::weak_wait>)
 PLANTED(products_early_overwrite, 128, products<Products::early_overwrite>)
+PLANTED(products_no_async_fence, 128, products<Products::no_async_fence>)
 PLANTED(products_one_warp_less, 128, products<Products::one_warp_less>)
 
 // ---- out[128]: 1 everywhere; threads that part

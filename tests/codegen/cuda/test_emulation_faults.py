@@ -109,6 +109,7 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("products_no_wait", FAIR, "not covered by commit and wait"),
         ("products_weak_wait", FAIR, "not covered by commit and wait"),
         ("products_early_overwrite", AHEAD, WRONG),
+        ("products_no_async_fence", FAIR, WRONG),
         ("products_one_warp_less", FAIR, "warp 2 issued 0, warp 0 2"),
         ("parting_barrier", FAIR, "barrier under divergence.* only 0000ffff"),
         ("parting_barrier_after_return", FAIR, "barrier under divergence.* only 0000ffff"),

@@ -79,6 +79,7 @@ inline void wait_for_mbarrier(uint64_t *at, uint32_t parity, Site site) {
 
 inline void land(const BulkCopy &copy) {
     memcpy(copy.to, copy.from, copy.bytes);
+    copy_to_async_view(copy.to, copy.bytes);
     Mbarrier counted;
     memcpy(&counted, copy.mbarrier, sizeof counted);
     counted.bytes -= int32_t(copy.bytes);

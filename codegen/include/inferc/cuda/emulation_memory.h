@@ -13,6 +13,17 @@ struct SharedMemory {
 };
 alignas(1024) inline SharedMemory shared_memory;
 
+// Dynamic shared memory as wgmma sees it: what bulk copies brought, and what ordinary stores left
+// when a thread last called fence_async_shared. (On the device a fence is for stores of its own
+// thread.)
+inline unsigned char async_view[kMostSharedBytes];
+inline void fence_async_view() { memcpy(async_view, shared_memory.bytes, shared_memory.used); }
+inline void copy_to_async_view(const void *from, size_t bytes) {
+    int64_t offset = static_cast<const unsigned char *>(from) - shared_memory.bytes;
+    if (offset >= 0 && offset + int64_t(bytes) <= int64_t(shared_memory.used))
+        memcpy(async_view + offset, from, bytes);
+}
+
 constexpr unsigned char kGuard = 0xa5;
 constexpr unsigned char kGarbage = 0xff;  // NaN in every format of a float, -1 as an integer
 
@@ -21,6 +32,9 @@ inline void shared_memory_begin() {
     __asan_unpoison_memory_region(&shared_memory, sizeof shared_memory);
 #endif
     memset(shared_memory.bytes, kGarbage, shared_memory.used);
+#if INFERC_SM == 90
+    memset(async_view, kGarbage, shared_memory.used);
+#endif
     memset(shared_memory.bytes + shared_memory.used, kGuard, kGuardBytes);
     memset(shared_memory.front, kGuard, kGuardBytes);
 #if defined(__SANITIZE_ADDRESS__)

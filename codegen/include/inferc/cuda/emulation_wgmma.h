@@ -63,7 +63,7 @@ inline void read_b(PendingProduct &product) {
             if (offset + 2 > shared_memory.used)
                 fail(product.site, "wgmma reads byte %u of %u of dynamic shared memory", offset,
                      shared_memory.used);
-            memcpy(&product.b[k][n], shared_memory.bytes + offset, 2);
+            memcpy(&product.b[k][n], async_view + offset, 2);
         }
     product.has_b = true;
 }

@@ -125,7 +125,11 @@ INFERC_INLINE void mbarrier_expect_bytes(uint64_t *bar, uint32_t bytes INFERC_SI
 INFERC_INLINE void mbarrier_wait(uint64_t *bar, uint32_t parity INFERC_SITE) {
     emulation::wait_for_mbarrier(bar, parity, site);
 }
-INFERC_INLINE void fence_async_shared() {}
+INFERC_INLINE void fence_async_shared() {
+#if INFERC_SM == 90
+    emulation::fence_async_view();
+#endif
+}
 INFERC_INLINE void bulk_copy(void *shared, const void *global, uint32_t bytes,
                              uint64_t *bar INFERC_SITE) {
     emulation::issue_bulk_copy(shared, global, bytes, bar, site);

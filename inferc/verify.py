@@ -108,7 +108,7 @@ def verify(
     tokens: int | None = None,
     prompt: str | None = None,
     precision: Precision = "float32",
-    device: str = "cpu",
+    device: str | None = None,
     threads: int | None = None,
     store: bool = True,
     progress: Callable[[str], None] = lambda _: None,
@@ -121,7 +121,7 @@ def verify(
         tokens: Length of the prompt; by default past the sliding window, if there is one.
         prompt: Text, repeated to that length; a mixed text by default.
         precision: Of the reference.
-        device: Of our step: `cpu`, `cuda` or `cuda:N`.
+        device: Of our step: `cpu`, `cuda` or `cuda:N`; None for what the artifact is for.
         threads: Of our step on the CPU.
         store: Write `verification.json` into the artifact.
         progress: Told what happens next.

@@ -18,7 +18,7 @@ from inferc.runtime.generation import load_defaults
 from inferc.runtime.prompt import Prompt, split_prompts
 from inferc.runtime.request import RequestId, SamplingParams
 from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
-from inferc.runtime.target_choice import parse_device, select_target
+from inferc.runtime.target_choice import first_device, parse_device, select_target
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
 
 _NO_PREFIX_CACHE = (
@@ -177,7 +177,7 @@ class Engine(EngineCore):
 def load(
     path: Path | str,
     *,
-    device: str = "cpu",
+    device: str | None = None,
     threads: int | None = None,
     kv_budget_bytes: int | None = None,
     check: bool = True,
@@ -188,7 +188,8 @@ def load(
 
     Args:
         path: The artifact's folder.
-        device: `cpu`, `cuda` or `cuda:N`; the artifact must have been compiled for it.
+        device: `cpu`, `cuda` or `cuda:N`; the artifact must have been compiled for it. By default
+            the kind of its first target.
         threads: Worker threads; by default one for each physical core this process may use.
         kv_budget_bytes: Memory for KV pages; by default room for one full context or 16,384
             tokens, at most a quarter of the memory; it becomes resident as pages are used. On a
@@ -201,7 +202,7 @@ def load(
         require(name, value, "None or an integer of at least 1", value is None or is_count(value))
     folder = Path(path)
     manifest = read_manifest(folder)
-    place = parse_device(device)
+    place = parse_device(first_device(manifest) if device is None else device)
     select_target(manifest, place.kind)  # refuses a foreign one before its gigabytes are read
     if check:
         check_digests(folder, manifest)

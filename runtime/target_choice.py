@@ -32,6 +32,11 @@ def parse_device(spec: str) -> DeviceName:
     return DeviceName(match[1] or "cuda", int(match[2] or 0))
 
 
+def first_device(manifest: Manifest) -> str:
+    """The device that an artifact runs on if none is asked for: the kind of its first target."""
+    return manifest.targets[0].kind if manifest.targets else "cpu"
+
+
 @dataclass(frozen=True, order=True)
 class Architecture:
     """An architecture of NVIDIA GPUs: `sm_86` is 8.6, `sm_90a` is 9.0 with what only 9.0 has."""

@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("--new-tokens", type=count, default=64, metavar="N")
     p.add_argument("--concurrency", type=counts, default=(1, 2, 4, 8), metavar="N,N,…")
     p.add_argument("--runs", type=count, default=3)
-    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
+    p.add_argument("--device", help="cpu, cuda or cuda:N (default: what the artifact is for)")
     p.add_argument("--threads", type=count)
     p.add_argument("--json", action="store_true")
     return p
@@ -62,24 +62,26 @@ def run(args: argparse.Namespace) -> int:
     from inferc.report import model
     from inferc.runtime.artifact import read_manifest
     from inferc.runtime.host import default_threads
+    from inferc.runtime.target_choice import first_device
 
-    report = model.load(args.artifact)
-    budget_bytes = _kv_bytes(read_manifest(args.artifact), args)
+    report, manifest = model.load(args.artifact), read_manifest(args.artifact)
+    device = args.device or first_device(manifest)
+    budget_bytes = _kv_bytes(manifest, args)
     threads = args.threads or default_threads()
     rows = []
     with inferc.load(
-        args.artifact, device=args.device, threads=threads, kv_budget_bytes=budget_bytes
+        args.artifact, device=device, threads=threads, kv_budget_bytes=budget_bytes
     ) as engine:
         _once(engine, 1, args, seed=0)  # maps the weights
         if not args.json:
-            _print_head(threads, args)
+            _print_head(device, threads, args)
         for concurrency in args.concurrency:
             row = _measure(engine, concurrency, args, report, _bandwidth(engine, threads))
             rows.append(row)
             if not args.json:
                 _print_row(row)
     if args.json:
-        head = {"device": args.device, "threads": threads}
+        head = {"device": device, "threads": threads}
         print(json.dumps({**head, "rows": [asdict(row) for row in rows]}, indent=1))
     return 0
 
@@ -174,8 +176,8 @@ def _prompts(engine: Engine, count: int, length: int, seed: int) -> Iterator[lis
         yield [rng.randrange(high // 8, high) for _ in range(length)]
 
 
-def _print_head(threads: int, args: argparse.Namespace) -> None:
-    where = f"{threads} threads" if args.device == "cpu" else args.device
+def _print_head(device: str, threads: int, args: argparse.Namespace) -> None:
+    where = f"{threads} threads" if device == "cpu" else device
     print(f"{where}, {args.prompt_tokens} prompt and {args.new_tokens} new tokens")
     print(
         f"{'at once':>8}{'first token':>14}{'per token':>12}{'tokens/s':>11}{'of bandwidth':>15}",

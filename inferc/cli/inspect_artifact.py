@@ -27,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained HTML page")
     p.add_argument("--ir", choices=("nn", "prefill", "decode"), help="print the IR of a stage")
     add_workload(p, batch="--sequences")
-    p.add_argument("--machine", default="cpu2", help=MACHINE_HELP)
+    p.add_argument("--machine", help=f"{MACHINE_HELP} (default: h200 for a GPU, else cpu2)")
     return p
 
 
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if args.ir:
         print(_stage(reports[0], args.ir))
         return 0
-    show(reports, machine_of(args.machine), args)
+    is_cuda = str(reports[0]["target"]["name"]).startswith("cuda:")
+    show(reports, machine_of(args.machine or ("h200" if is_cuda else "cpu2")), args)
     return 0
 
 

@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("--system", metavar="TEXT", help="system message for --chat and --template")
     p.add_argument("--stats", action="store_true", help="print load time, tokens/s to stderr")
-    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
+    p.add_argument("--device", help="cpu, cuda or cuda:N (default: what the artifact is for)")
     p.add_argument("--threads", type=count, help="worker threads (default: physical cores)")
     p.add_argument("--kv-mib", type=count, metavar="N", help="memory for the KV cache")
     p.add_argument(

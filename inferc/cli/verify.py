@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     p.add_argument("--prompt", metavar="TEXT", help="prompt, repeated to N tokens")
     p.add_argument("--float64", action="store_true", help="compute the reference in float64")
-    p.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
+    p.add_argument("--device", help="cpu, cuda or cuda:N (default: what the artifact is for)")
     p.add_argument("--threads", type=count, help="worker threads (default: physical cores)")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     p.add_argument("--no-store", action="store_true", help="leave the artifact as it is")

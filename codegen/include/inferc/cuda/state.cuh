@@ -13,7 +13,7 @@ namespace inferc {
 // Bytes: the operands read, y written, state read and written.
 template <int C>
 INFERC_INLINE void linear_scan(const StateArgs &a) {
-    constexpr int kTile = 8;
+    constexpr int kTile = 16;
     const int c = int(blockIdx.x * kStateThreads + threadIdx.x);
     const SequenceTask task = sequence_task(a, int(blockIdx.y), C);
     if (task.begin == task.end || c >= C) return;

@@ -102,7 +102,7 @@ INFERC_INLINE void for_staged_tokens(const SequenceTask &task, const Fetch &fetc
         __syncthreads();
         if (t + kTile < task.end) fetch(t + kTile);
         const int count = min_of(kTile, task.end - t);
-        for (int i = 0; i < count; i++) step(t + i, i);
+        INFERC_UNROLL_BY_2 for (int i = 0; i < count; i++) step(t + i, i);
         __syncthreads();
     }
 }

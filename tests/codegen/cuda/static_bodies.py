@@ -80,6 +80,31 @@ def attention(kv: str, sequences: str) -> str:
     }}"""
 
 
+def recurrence(core: str, state: str, rows: str, operands: str, weights: str, result: str) -> str:
+    """A core of `ir/ops/recurrent.py`; `rows` and `weights` are the arguments `operands` names."""
+    return f"""
+    func @body(%s: {state}, {rows}, %positions: i32[T], %starts: i32[R + 1],
+               %slots: i32[R]{weights}) -> ({result}, {state}) {{
+      %y, %after = serve.{core}(%s, {operands}) : {result}, {state}
+      return %y, %after
+    }}"""
+
+
+def head_linear(dtype: str, turned: bool) -> str:
+    """As DeepSeek-V3 has them: 128 heads, into the latent space."""
+    matrix = f"{dtype}[128, 128, 512]" if turned else f"{dtype}[128, 512, 128]"
+    return f"""
+    func @body(%q: f32[T, 128, 192], %w: {matrix}, %cos: f32[T, 32], %sin: f32[T, 32])
+        -> (f32[T, 128, 576]) {{
+      %x = core.slice(%q) {{axis = 2, start = 0, stop = 128, step = 1}} : f32[T, 128, 128]
+      %r = core.slice(%q) {{axis = 2, start = 128, stop = 192, step = 1}} : f32[T, 128, 64]
+      %p = nn.head_linear(%x, %w) {{turned = {str(turned).lower()}}} : f32[T, 128, 512]
+      %t = nn.rope(%r, %cos, %sin) {{pairing = "interleaved"}} : f32[T, 128, 64]
+      %y = core.concat(%p, %t) {{axis = 2}} : f32[T, 128, 576]
+      return %y
+    }}"""
+
+
 EMBEDDING = """
     func @body(%w: bf16[128256, 4096], %ids: i32[T]) -> (f32[T, 4096]) {
       %y = core.embedding(%w, %ids) : f32[T, 4096]
@@ -106,6 +131,31 @@ GATHER = """
       return %y
     }"""
 
+# Mamba, Mamba 2 and gated delta rule at the sizes of models of 2 to 80 billion parameters.
+_STEP = "%positions, %starts, %slots"
+RECURRENCES = (
+    recurrence(
+        "causal_conv1d", "state[3, 8192, f32]", "%x: f32[T, 8192]", f"%x, {_STEP}, %w",
+        ", %w: f32[4, 8192]", "f32[T, 8192]",
+    ),
+    recurrence(
+        "selective_scan", "state[16, 8192, f32]",
+        "%x: f32[T, 8192], %dt: f32[T, 8192], %b: f32[T, 16], %c: f32[T, 16]",
+        f"%x, %dt, %b, %c, {_STEP}, %w", ", %w: f32[16, 8192]", "f32[T, 8192]",
+    ),
+    recurrence(
+        "ssd_scan", "state[80, 128, 64, f32]",
+        "%x: f32[T, 80, 64], %dt: f32[T, 80], %b: f32[T, 1, 128], %c: f32[T, 1, 128]",
+        f"%x, %dt, %b, %c, {_STEP}, %w", ", %w: f32[80]", "f32[T, 80, 64]",
+    ),
+    recurrence(
+        "gated_delta_rule", "state[32, 128, 128, f32]",
+        "%q: f32[T, 16, 128], %k: f32[T, 16, 128], %v: f32[T, 32, 128], %g: f32[T, 32, 1], "
+        "%beta: f32[T, 32]",
+        f"%q, %k, %v, %g, %beta, {_STEP}", "", "f32[T, 32, 128]",
+    ),
+)  # fmt: skip
+
 # Each becomes one file of kernels, compiled once an architecture.
 BODIES: dict[str, list[tuple[str, str]]] = {
     "rows": [("prefill", text) for text in (EMBEDDING, NORM, ROUTING, GATHER)],
@@ -121,4 +171,9 @@ BODIES: dict[str, list[tuple[str, str]]] = {
         ("decode", glu_linear("bf16")),
     ],
     "experts": [("decode", experts("bf16"))],
+    "layers": [
+        *(("prefill", text) for text in RECURRENCES),
+        ("decode", head_linear("bf16", turned=False)),
+        ("decode", head_linear("q8_0", turned=True)),
+    ],
 }

@@ -9,6 +9,24 @@ namespace inferc {
 
 #if INFERC_DEVICE_CODE
 
+// Begins the copies of the first tiles, and waits for the kernels ahead. These write the queries and
+// the keys of new tokens. What lies before was written by other steps, as were the inputs that are
+// read until here: that need not wait.
+template <class Tiling>
+INFERC_INLINE void begin_tiles(const AttentionArgs<typename Tiling::Shape> &args,
+                               const AttentionTile &tile, const KeyRange &range, int32_t base,
+                               const TileMemory<Tiling> &memory) {
+    constexpr int32_t keys = TileMemory<Tiling>::keys;
+    const int32_t settled = args.positions[tile.token];
+    bool waited = false;
+    for (int s = 0; s < TileMemory<Tiling>::stages - 1; s++, base += keys) {
+        if (!waited && base + keys > settled) begin_dependent(), waited = true;
+        if (base < range.end) load_tile<Tiling>(args, tile, range, base, memory, s);
+        ptx::cp_async_commit();
+    }
+    if (!waited) begin_dependent();
+}
+
 // Grid: tiles, KV heads, partitions.
 template <class Tiling>
 INFERC_INLINE void attend_mma(const AttentionArgs<typename Tiling::Shape> &args) {
@@ -24,17 +42,7 @@ INFERC_INLINE void attend_mma(const AttentionArgs<typename Tiling::Shape> &args)
     if (range.begin >= range.end) return;
     Warp warp(args, tile, shared);
     int32_t base = range.begin / keys * keys;
-    // The kernels ahead in this step write new tokens' keys and the queries. What lies before was
-    // written by other steps, as were the inputs read until here: it need not wait.
-    const int32_t settled = args.positions[tile.token];
-    bool waited = false;
-    for (int s = 0; s < stages - 1; s++) {
-        if (!waited && base + (s + 1) * keys > settled) begin_dependent(), waited = true;
-        if (base + s * keys < range.end)
-            load_tile<Tiling>(args, tile, range, base + s * keys, warp.memory, s);
-        ptx::cp_async_commit();
-    }
-    if (!waited) begin_dependent();
+    begin_tiles<Tiling>(args, tile, range, base, warp.memory);
     load_queries<Tiling>(args, tile, warp.memory.q());
     warp.reset();
     const int32_t behind = Tiling::key_warps > 1 ? range.end : warp.seen_end(tile);

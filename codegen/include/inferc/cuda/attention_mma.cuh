@@ -9,7 +9,7 @@ namespace inferc {
 
 #if INFERC_DEVICE_CODE
 
-// Begins the copies of the first tiles, and waits for the kernels ahead. These write the queries and
+// Begins the copies of the first tiles, and waits for the kernels ahead. These write queries and
 // the keys of new tokens. What lies before was written by other steps, as were the inputs that are
 // read until here: that need not wait.
 template <class Tiling>

@@ -1,6 +1,7 @@
 """A GPU through NVIDIA's driver, by the bindings of cuda-python."""
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class CudaDriver:
         self._device = call(driver.cuDeviceGet, index)
         self.facts = self._read_facts(index)
         self._context = call(driver.cuDevicePrimaryCtxRetain, self._device)
+        self._process = os.getpid()
         self._closed = False
         self.attach()
         self._stream = call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -69,6 +71,11 @@ class CudaDriver:
         """Make the context current in the calling thread."""
         if self._closed:
             raise InfercError("The engine has been closed; load the artifact again.")
+        if self._process != os.getpid():
+            raise InfercError(
+                "The engine was loaded before this process was forked, and a device does not come"
+                " along; load the artifact in the process that uses it."
+            )
         call(self._driver.cuCtxSetCurrent, self._context)
 
     def free_bytes(self) -> int:
@@ -224,12 +231,19 @@ class CudaDriver:
         self._graphs.remove(graph)
         call(self._driver.cuGraphExecDestroy, graph)
 
+    def __del__(self) -> None:
+        """An engine that is dropped without being closed gives back as well."""
+        if not getattr(self, "_closed", True):
+            self.close()
+
     def close(self) -> None:
         """Give back graphs, kernels, memory, stream and context; safe to call twice."""
         if self._closed:
             return
         driver = self._driver
         self._closed = True
+        if self._process != os.getpid():
+            return  # they belong to the process that this one was forked from
         # A device that has failed refuses everything: what can be given back, is.
         driver.cuCtxSetCurrent(self._context)
         driver.cuStreamSynchronize(self._stream)

@@ -182,7 +182,7 @@ class EmulatedDevice:
                     ctypes.addressof(args_copy),
                     nbytes,
                 )
-                assert code == 0, (name, code)
+                assert code == 0, (name, code, _message(library))
 
             (self.stream if self.capturing is None else self.capturing).append(work)
             self.configs.append((name, tuple(config_copy.grid)))
@@ -213,3 +213,11 @@ class EmulatedDevice:
         if not self.closed:
             self.synchronize()
         self.closed = True
+
+
+def _message(library: ctypes.CDLL) -> str:
+    """What the emulator says of its last launch."""
+    if not hasattr(library, "inferc_emulation_error"):
+        return ""
+    library.inferc_emulation_error.restype = ctypes.c_char_p
+    return (library.inferc_emulation_error() or b"").decode()

@@ -1,7 +1,9 @@
 """In a process whose libcuda.so.1 is fake_driver.c: runs the toy artifact; results as JSON."""
 
 import ctypes
+import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +66,19 @@ with load(folder, device="cuda:0") as engine:
     refused("capture", lambda: engine.generate(["a"] * 3, max_tokens=2), fake_fail_launch=2)
     refused("illegal address", lambda: engine.generate("a", max_tokens=2), fake_sync_error=700)
 results["live"] = fake.fake_live()
+dropped = load(folder, device="cuda")
+dropped.generate("a", max_tokens=2)
+child = os.fork()
+if child == 0:
+    try:
+        dropped.generate("a", max_tokens=2)
+    except InfercError as error:
+        os._exit(7 if "before this process was forked" in str(error) else 1)
+    os._exit(1)
+results["forked"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+del dropped
+gc.collect()
+results["live after a drop"] = fake.fake_live()
 refused("closed", lambda: engine.generate("a"))
 refused("no device", open_and_close, fake_devices=0)
 refused("old", open_and_close, fake_version=12080)

@@ -51,7 +51,11 @@ def test_results(results: dict[str, Any], artifact: Path) -> None:
 
 
 def test_everything_is_given_back(results: dict[str, Any]) -> None:
-    assert results["live"] == results["live after refusals"] == 0
+    assert results["live"] == results["live after refusals"] == results["live after a drop"] == 0
+
+
+def test_a_forked_process_has_no_device(results: dict[str, Any]) -> None:
+    assert results["forked"] == 7
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Every CUDA kernel of declared models, on every architecture, read from its cubin: no GPU needed.
 
-    python -m bench.cuda_static [MODEL ...]     writes bench/results/cuda-static.json
+    python -m bench.cuda_static [MODEL ...] [--archs sm_90a ...]
 
-One row a kernel and architecture: registers, local memory (spills), shared memory, barriers, and
-machine instructions that tell what it is made of. For each model, workload and two architectures:
-what a step launches and how it fills the GPU. Exits with 1 if the gate of codegen/cuda_gate.py
-finds a fault or a launch would be refused; the faults are in the results as well.
+Writes bench/results/cuda-static.json. One row a kernel and architecture: registers, local memory
+(spills), shared memory, barriers, and machine instructions that tell what it is made of. For each
+workload and two architectures: what a step launches and how it fills the GPU. Exits with 1 if the
+gate of codegen/cuda_gate.py finds a fault or a launch would be refused; the faults are in the
+results as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ from inferc.codegen.toolchain import find_compiler
 from inferc.runtime.executors.cuda_library import CudaStepLibrary
 
 RESULTS = Path(__file__).parent / "results" / "cuda-static.json"
-TARGET = "cuda:" + "+".join(ARCHS)
 # Multiprocessors of one GPU of each architecture: A100, A10, L40S, H100 SXM, B200, RTX 5090.
 GPUS = [
     Gpu(name, ARCHS[name].sm, count)
@@ -56,20 +56,19 @@ TELLING = (
 
 
 class Table:
-    """Rows of kernels, and launches of models; a unit that models share has its rows once."""
+    """Rows of a model's kernels, and its launches."""
 
-    def __init__(self, compiler: CudaCompiler) -> None:
+    def __init__(self, compiler: CudaCompiler, archs: Sequence[str]) -> None:
         self.compiler = compiler
+        self.archs = archs
         self.nvdisasm = find_disassembler()
         self.cache = Cache(default_root())
         self.facts: dict[tuple[str, str], KernelFacts] = {}  # by architecture and kernel
-        self.kernels: dict[str, dict[str, Any]] = {}
-        self.models: dict[str, Any] = {}
         self.faults: list[str] = []
 
-    def add(self, name: str) -> None:
+    def read(self, name: str) -> dict[str, Any]:
         """Compile and read a model."""
-        made = generated(name, TARGET, step_tokens=2048)
+        made = generated(name, "cuda:" + "+".join(self.archs), step_tokens=2048)
         expected = {
             unit.name: Expected(
                 unit.name, tuple(unit.name + suffix for suffix in unit.definition.kernels),
@@ -79,24 +78,27 @@ class Table:
         }  # fmt: skip
         kernels = tuple(kernel.name for kernel in SAMPLING_KERNELS)
         expected[SAMPLING_UNIT] = Expected(SAMPLING_UNIT, kernels, {})
-        self._read(made, expected)
-        self.models[name] = {
+        rows = self._rows(made, expected)
+        launches = self._launches(made)
+        return {
+            "compiler": self.compiler.version,
+            "faults": sorted(set(self.faults)),
             "units": {u.name: _what(u) for u in made.units.by_name.values()},
-            "launches": self._launches(made),
+            "kernels": rows,
+            "launches": launches,
         }
 
-    def _read(self, made: Generated, expected: Mapping[str, Expected]) -> None:
-        sources, archs = made.sources(), list(ARCHS)
-        cubins = compile_cubins(sources, archs, self.compiler, self.cache, _told)
+    def _rows(self, made: Generated, expected: Mapping[str, Expected]) -> dict[str, Any]:
+        rows: dict[str, dict[str, Any]] = {}
+        cubins = compile_cubins(made.sources(), self.archs, self.compiler, self.cache, _told)
         for path, cubin in cubins.items():
             arch, _, unit = path.partition("/")
-            if (arch, expected[unit].kernels[0]) in self.facts:
-                continue
-            found = kernel_facts(cubin, arch, self.nvdisasm)
+            found = kernel_facts(cubin, arch, self.nvdisasm, self.cache)
             self.facts |= {(arch, name): facts for name, facts in found.items()}
             self.faults += faults([expected[unit]], arch, found, cubin.messages)
             for name, facts in found.items():
-                self.kernels[f"{name} {arch}"] = _row(facts)
+                rows.setdefault(name, {})[arch] = _row(facts)
+        return rows
 
     def _launches(self, made: Generated) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="cuda-static-") as folder:
@@ -107,7 +109,7 @@ class Table:
             library = CudaStepLibrary(Path(folder) / "step.so")
         result: dict[str, Any] = {"scratch_bytes": library.scratch_bytes}
         for workload in WORKLOADS:
-            for gpu in GPUS:
+            for gpu in (gpu for gpu in GPUS if gpu.arch in self.archs):
                 launches = record(library, made.step, workload, gpu)
                 rows = self._summary(library, launches, gpu)
                 if gpu.arch in SHOWN:
@@ -129,11 +131,12 @@ class Table:
             )
         return rows
 
-    def write(self) -> None:
-        """Replace the results: a line a row."""
-        compiler = {"compiler": self.compiler.version, "faults": sorted(set(self.faults))}
-        table = compiler | {"models": self.models, "kernels": self.kernels}
-        RESULTS.write_text(_text(table) + "\n")
+
+def record_model(name: str, result: dict[str, Any]) -> None:
+    """Put a model's results among those of earlier runs."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results[name] = result
+    RESULTS.write_text(_text({n: results[n] for n in MODELS if n in results}) + "\n")
 
 
 def _what(unit: Any) -> str:
@@ -176,12 +179,16 @@ def _told(what: str, done: int, total: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("names", nargs="*", metavar="MODEL", default=list(MODELS))
-    table = Table(find_cuda_compiler())
-    for name in parser.parse_args().names:
-        table.add(name)
-    table.write()
-    print("\n".join(table.faults) or f"{len(table.kernels)} rows, no fault")
-    return bool(table.faults)
+    parser.add_argument("--archs", nargs="+", choices=ARCHS, default=list(ARCHS))
+    args = parser.parse_args()
+    found = 0
+    for name in args.names:
+        result = Table(find_cuda_compiler(args.archs), args.archs).read(name)
+        record_model(name, result)
+        found += len(result["faults"])
+        kernels = len(result["kernels"])
+        print("\n".join([f"{name}: {kernels} kernels", *result["faults"]]), flush=True)
+    return found > 0
 
 
 if __name__ == "__main__":

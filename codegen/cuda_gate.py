@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from inferc.codegen.cache import Cache
 from inferc.codegen.cuda_build import Cubin
 from inferc.codegen.cuda_occupancy import MULTIPROCESSORS
 from inferc.codegen.cuda_static import (
     KernelResources,
+    cached_instructions,
     compiler_warnings,
     count_instruction,
     declared_instructions,
-    read_instructions,
     read_resources,
 )
 
@@ -46,9 +47,9 @@ class Expected:
     instructions: Mapping[str, tuple[str, ...]]
 
 
-def kernel_facts(cubin: Cubin, arch: str, nvdisasm: str) -> dict[str, KernelFacts]:
+def kernel_facts(cubin: Cubin, arch: str, nvdisasm: str, cache: Cache) -> dict[str, KernelFacts]:
     """Facts of all kernels of a cubin by name. Raises ToolchainError: it cannot be read."""
-    instructions = read_instructions(cubin.path, nvdisasm)
+    instructions = cached_instructions(cubin.path, nvdisasm, cache)
     return {
         kernel.name: KernelFacts(arch, kernel, instructions[kernel.name])
         for kernel in read_resources(cubin.path)

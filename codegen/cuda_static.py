@@ -7,16 +7,21 @@ Instructions are read by nvdisasm (of the toolkit, or PyPI's nvidia-cuda-nvdisas
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache as once
 from pathlib import Path
 
+from inferc.codegen.cache import Cache, digest
 from inferc.codegen.cuda_occupancy import RESERVED_SHARED_BYTES
 from inferc.codegen.cuda_toolchain import find_tool
+from inferc.codegen.toolchain import tell_version
 from inferc.errors import ToolchainError
 
 _MAX_THREADS, _FRAME_SIZE, _MIN_STACK_SIZE, _REGISTER_COUNT, _BARRIERS = (
@@ -76,6 +81,33 @@ def read_instructions(cubin: Path, nvdisasm: str) -> Mapping[str, Mapping[str, i
         name: dict(Counter(_OPCODE.findall(text)))
         for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
+
+
+@dataclass(frozen=True)
+class InstructionsKey:
+    """What the instructions of a cubin depend on."""
+
+    cubin: str
+    disassembler: str
+
+
+def cached_instructions(
+    cubin: Path, nvdisasm: str, cache: Cache
+) -> Mapping[str, Mapping[str, int]]:
+    """The same, read once: nvdisasm takes as long as a compiler."""
+    content = hashlib.sha256(cubin.read_bytes()).hexdigest()
+
+    def make(output: Path) -> None:
+        output.write_text(json.dumps(read_instructions(cubin, nvdisasm)), encoding="utf-8")
+
+    key = digest(InstructionsKey(content, _version(nvdisasm)))
+    found: dict[str, dict[str, int]] = json.loads(cache.store(key, ".sass.json", make).read_text())
+    return found
+
+
+@once
+def _version(nvdisasm: str) -> str:
+    return tell_version([nvdisasm, "--version"], "disassembler")
 
 
 def find_disassembler() -> str:

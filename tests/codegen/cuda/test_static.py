@@ -183,7 +183,9 @@ def test_occupancy(
 # -- the gate
 def gated(arch: str, *expected: Expected) -> list[str]:
     cubin = known_kernels()[f"{arch}/known"]
-    return faults(expected, arch, kernel_facts(cubin, arch, disassembler()), "")
+    return faults(
+        expected, arch, kernel_facts(cubin, arch, disassembler(), Cache(default_root())), ""
+    )
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -71,7 +71,7 @@ def compiled(name: str, arch: str) -> Cubin:
 @functools.cache
 def facts_of(name: str, arch: str) -> dict[str, KernelFacts]:
     try:
-        return kernel_facts(compiled(name, arch), arch, find_disassembler())
+        return kernel_facts(compiled(name, arch), arch, find_disassembler(), Cache(default_root()))
     except ToolchainError as error:
         pytest.skip(str(error))
 
@@ -104,7 +104,7 @@ def test_gate_of_sampling(arch: str) -> None:
     try:
         compiler = find_cuda_compiler()
         made = cubin(Source("sampling.cu", code, code), arch, compiler, Cache(default_root()))
-        facts = kernel_facts(made, arch, find_disassembler())
+        facts = kernel_facts(made, arch, find_disassembler(), Cache(default_root()))
     except ToolchainError as error:
         pytest.skip(str(error))
     expected = Expected(SAMPLING_UNIT, tuple(kernel.name for kernel in SAMPLING_KERNELS), {})

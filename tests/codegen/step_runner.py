@@ -24,6 +24,7 @@ from inferc.ir.ops.serve import pools_of_keys
 from inferc.ir.types import CacheType, TensorType, numpy_dtype
 from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
+from inferc.runtime.executors.step_library import StepArgs
 
 THREADS = 2
 ALIGNMENT = 64
@@ -34,19 +35,6 @@ def aligned(nbytes: int) -> np.ndarray:
     whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT
     return whole[start : start + nbytes]
-
-
-class Args(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_int32) for n in ("tokens", "sequences", "logit_rows", "table_stride")]
-        + [
-            (n, ctypes.c_void_p)
-            for n in (
-                "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
-                "logit_indices", "weights", "caches", "arena", "logits", "state_slots", "states",
-            )
-        ]
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,7 +171,7 @@ class Compiled:
     def step(self, phase: str, batch: Batch) -> np.ndarray:
         """Run a step; returns the logits."""
         logits = np.full((len(batch.logit_rows), self.vocab), np.nan, np.float32)
-        args = Args(
+        args = StepArgs(
             len(batch.ids), len(batch.contexts), len(batch.logit_rows), batch.tables.shape[1],
             *[a.ctypes.data for a in batch.arrays()],
             ctypes.cast(self.weight_pointers, ctypes.c_void_p),

@@ -18,8 +18,8 @@ from inferc.passes.manager import run_passes
 from inferc.passes.pipeline import PHASES, PipelineOptions
 from inferc.passes.plan_memory import PlanMemory
 from inferc.passes.registry import make_pass
+from inferc.runtime.executors.step_library import StepArgs
 from tests.codegen.step_runner import (
-    Args,
     Batch,
     Compiled,
     interpret,
@@ -198,7 +198,7 @@ def test_bad_arguments_are_refused(gemma: Compiled) -> None:
     arena, logits = gemma.arena.ctypes.data, np.empty((600, gemma.vocab), np.float32).ctypes.data
 
     def code(*counts: int, at: int = arena, phase: str = "prefill") -> int:
-        args = Args(*counts, *arrays, *rest, at, logits)
+        args = StepArgs(*counts, *arrays, *rest, at, logits)
         return int(getattr(gemma.library, f"inferc_step_{phase}")(gemma.pool, ctypes.byref(args)))
 
     assert code(0, 1, 1, 4) == 1 and code(513, 1, 1, 4) == 1

@@ -36,6 +36,8 @@ from inferc.ir.parse import parse_func
 from inferc.ir.types import Memory
 from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
+from inferc.runtime.executors.cuda_library import CudaContext
+from inferc.runtime.executors.step_library import StepArgs
 
 LOC = ModuleLoc("test")
 ORDERS = (0, 7)
@@ -80,30 +82,6 @@ def compile_emulated(source: str, sm: int = 80) -> ctypes.CDLL:
 def _run(*command: str | Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-
-
-class StepArgs(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_int32) for n in ("tokens", "sequences", "logit_rows", "table_stride")]
-        + [
-            (n, ctypes.c_void_p)
-            for n in (
-                "ids", "positions", "slots", "sequence_starts", "context_lengths", "block_tables",
-                "logit_indices", "weights", "caches", "arena", "logits", "state_slots", "states",
-            )
-        ]
-    )  # fmt: skip
-
-
-class CudaContext(ctypes.Structure):
-    _fields_ = (
-        ("launch", ctypes.c_void_p),
-        ("launch_context", ctypes.c_void_p),
-        ("scratch", ctypes.c_void_p),
-        ("sm", ctypes.c_int32),
-        ("multiprocessors", ctypes.c_int32),
-        ("longest_context", ctypes.c_int32),
-    )
 
 
 class _Step(ctypes.Structure):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inferc.runtime.executors.cuda_library import LaunchConfig
 from tests.codegen.cuda.cuda_runner import check_guards, compile_emulated, guarded
 
 FAIR, EAGER, GREEDY, REVERSED, SHUFFLED = 0, 1, 2, 4, 8
@@ -26,16 +27,6 @@ class _Args(ctypes.Structure):
         ("inputs", ctypes.c_void_p * 3),
         ("out", ctypes.c_void_p),
         ("n", ctypes.c_int32),
-    )
-
-
-class _Config(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint32 * 3),
-        ("threads", ctypes.c_uint32),
-        ("shared_bytes", ctypes.c_uint32),
-        ("cluster", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
     )
 
 
@@ -81,7 +72,7 @@ extern "C" int32_t test_launch(int32_t kernel, const inferc_launch_config *confi
         inner, whole = guarded(int(np.prod(shape)) * np.dtype(dtype).itemsize, fill)
         addresses = [a.ctypes.data for a in kept] + [0] * (3 - len(kept))
         args = _Args((ctypes.c_void_p * 3)(*addresses), inner.ctypes.data, n)
-        config = _Config((ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, 1, flags)
+        config = LaunchConfig((ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, 1, flags)
         self.library.inferc_emulation_order(order)
         code = self.library.test_launch(
             self.names.index(name), ctypes.byref(config), ctypes.byref(args),

@@ -28,7 +28,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
 
 
 # Weights without scales go through wgmma on sm_90 (kWgmma of gemm_wgmma.cuh).
-_WGMMA_FORMATS = ("bf16", "f16", "f8e4m3", "i8")
+WGMMA_FORMATS = ("bf16", "f16", "f8e4m3", "i8")
 _IMAGE_TOKENS, _IMAGE_K, _IMAGE_BYTES = 64, 64, 64 * 64 * 2
 
 
@@ -43,7 +43,7 @@ def _scratch(group: Group, options: KernelOptions) -> Scratch:
     w = tensor(group.ops("core.linear")[0].operands[1])
     assert isinstance(options.target, CudaTarget)
     is_sm90 = any(arch.sm == 90 for arch in options.target.archs)
-    if not is_sm90 or w.dtype not in _WGMMA_FORMATS or activation_terms(w.dtype, options) != 1:
+    if not is_sm90 or w.dtype not in WGMMA_FORMATS or activation_terms(w.dtype, options) != 1:
         return Scratch()
     k = w.shape[1]
     assert isinstance(k, int)

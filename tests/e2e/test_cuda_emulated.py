@@ -126,9 +126,6 @@ def served(workshop: Workshop) -> Path:
     return output
 
 
-@pytest.mark.xfail(
-    strict=True, reason="products of more than 64 rows sum k in another order than those of fewer"
-)
 def test_many_rows_have_the_bits_of_few(served: Path) -> None:
     ids = ids_of(SERVED)
     with load_emulated(served, emulated_device(served)) as engine:
@@ -139,9 +136,9 @@ def test_many_rows_have_the_bits_of_few(served: Path) -> None:
 
 @pytest.mark.usefixtures("references")
 def test_verify_as_served(workshop: Workshop, served: Path) -> None:
-    """Within the tolerance of bf16, and not of float32; of 64 rows at most, see above."""
+    """Within the tolerance of bf16, and not of float32."""
     with emulation(emulated_device(served)):
-        found = verify(served, workshop.source(SERVED), tokens=64, device="cuda", store=False)
+        found = verify(served, workshop.source(SERVED), tokens=75, device="cuda", store=False)
     assert found.passed and (found.compute, found.kv_dtype) == ("bf16", "bf16")
     assert all(1e-4 < way.distance.relative_error_max < 3e-2 for way in found.ways)
 

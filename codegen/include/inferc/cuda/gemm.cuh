@@ -1,6 +1,6 @@
 // y[rows, n] = x[rows, k] times the transpose of a packed weight matrix [n, k], layout n16, results
 // given to an epilogue; or two such matrices of layout n16_pair, joined by the epilogue. What the
-// kernels of gemm_decode.cuh and gemm_prefill.cuh share.
+// kernels of gemm_decode.cuh, gemm_block.cuh and gemm_wgmma.cuh share.
 //
 // Weights are the operand A of mma m16n8k16 (weights.cuh), tokens the columns of B. Activations are
 // rounded to bf16 (x_terms 1) or taken apart into three bf16 whose sum they are (x_terms 3); the

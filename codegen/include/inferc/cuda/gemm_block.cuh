@@ -159,6 +159,7 @@ INFERC_INLINE void block_totals(const BlockRing<Shape, T> &ring,
     UnitOrder<Shape> fetched, ahead, at;  // of weights, of tokens, of products
     INFERC_EACH_OF for (int i = 0; i < Plan::stages; i++, fetched.advance(Plan::stage_units))
         ring.fetch(fetched, i);
+    begin_dependent();  // weights no kernel writes
     tokens.load(0, ring.lane);
     tokens.store(buffers, 0, warp, ring.lane);
     ahead.advance(1);

@@ -23,7 +23,8 @@ template <class Shape>
 INFERC_BOTH constexpr int most_block_tiles() {
     typedef typename Shape::W W;
     if (Shape::x_terms == 3 || Shape::F::terms > 1 || record_k<W>() == 256) return 4;
-    return folded_units<W>() > 1 ? 6 : 8;
+    if (folded_units<W>() > 1) return 5;
+    return Shape::F::scaled ? 6 : 7;
 }
 
 template <class Shape, int T>

@@ -15,7 +15,7 @@
 
 namespace inferc {
 
-constexpr int kDecodeRows = 64;        // more are for gemm_prefill.cuh
+constexpr int kDecodeRows = 64;        // more are for gemm_wgmma.cuh
 constexpr int kRingBytes = 46 * 1024;  // of a block: four blocks a multiprocessor of 228 KB
 constexpr int kChunkBytes = 2304;      // of a tile, unless a record is larger
 constexpr int kManyTiles = 1056;       // from here on a block of two tiles fills a large GPU too

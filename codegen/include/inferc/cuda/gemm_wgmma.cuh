@@ -10,7 +10,7 @@
 #pragma once
 
 #include "inferc/cuda/dependent.cuh"
-#include "inferc/cuda/gemm_prefill.cuh"
+#include "inferc/cuda/gemm_block.cuh"
 
 namespace inferc {
 
@@ -20,8 +20,6 @@ constexpr int kImageTokens = 64, kImageBytes = kImageTokens * kWgmmaK * 2;
 // Sums of a group would need as many registers again: formats with scales go through mma.sync.
 template <class Shape>
 constexpr bool kWgmma = !Shape::F::scaled && Shape::F::terms <= 2 && Shape::x_terms == 1;
-
-static_assert(kWgmmaThreads == kPrefillThreads, "one kernel, one number of threads");
 
 template <class Shape, int tokens>
 struct WgmmaPlan {
@@ -36,6 +34,10 @@ struct WgmmaPlan {
     static constexpr int blocks = ceil_div(Shape::tiles, block_tiles);
     static_assert(stages >= 3, "one is read, one may still be multiplied, one is filled");
 };
+
+// The product where there is no wgmma. Its bits are those of gemm_decode.cuh.
+template <class Shape>
+using ManyPlan = BlockPlan<Shape, most_block_tiles<Shape>()>;
 
 #if INFERC_DEVICE_CODE
 
@@ -178,15 +180,21 @@ template <class Shape, class Epilogue>
 INFERC_INLINE void gemm_round(const GemmArgs<Epilogue> &args) {
     if constexpr (kWgmma<Shape> && INFERC_SM == 90) gemm_round_tokens<Shape>(args);
 }
-// this one multiplies 128 tokens a block, or is gemm_prefill where there is no wgmma,
+// this one multiplies 128 tokens a block, or goes through gemm_block.cuh where there is no wgmma,
+template <class Shape>
+constexpr int kManyThreads = kWgmma<Shape> && INFERC_SM == 90 ? kWgmmaThreads
+                                                              : ManyPlan<Shape>::threads;
 template <class Shape, class Epilogue>
 INFERC_INLINE void gemm_many(const GemmArgs<Epilogue> &args) {
 #if INFERC_SM == 90
-    if constexpr (kWgmma<Shape>)
-        gemm_wgmma<Shape, 128>(args);
-    else
+    if constexpr (kWgmma<Shape>) return gemm_wgmma<Shape, 128>(args);
 #endif
-        gemm_prefill<Shape>(args);
+    if constexpr (!kWgmma<Shape> || INFERC_SM != 90) {
+        constexpr int T = most_block_tiles<Shape>();
+        const auto rows = [&](int row) { return args.x + int64_t(row) * Shape::kK; };
+        gemm_block_tiles<Shape, T, true>(args.w, int(blockIdx.y), rows, int(blockIdx.x) * 8 * T,
+                                         args.rows, args.epilogue);
+    }
 }
 // and this one 192.
 template <class Shape, class Epilogue>
@@ -237,7 +245,10 @@ inline void launch_many(const Step &step, const ManyKernels &kernels, GemmArgs<E
             return;
         }
     }
-    launch_prefill<Shape>(step, kernels.many, args);
+    typedef ManyPlan<Shape> Plan;
+    const uint32_t blocks = uint32_t(ceil_div(args.rows, 8 * most_block_tiles<Shape>()));
+    step.launch(kernels.many, {blocks, uint32_t(Plan::blocks), 1}, Plan::threads, Plan::bytes, args,
+                1, INFERC_LAUNCH_DEPENDENT);
 }
 
 #endif

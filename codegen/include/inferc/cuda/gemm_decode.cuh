@@ -36,8 +36,8 @@ struct DecodePlan {
     static constexpr int S = min_of(many ? 4 : 8, chunks);
     static constexpr int stages = max_of(2, min_of(4, kRingBytes / (S * R * chunk_bytes)));
     static constexpr int threads = 32 * S;
-    // Blocks a multiprocessor that registers are to allow: 128 a thread.
-    static constexpr int resident = 512 / threads;
+    // Blocks a multiprocessor that registers are to allow: 128 a thread, 168 for weights in terms.
+    static constexpr int resident = max_of(1, (Shape::F::terms > 1 ? 384 : 512) / threads);
     // T where tokens are more than 8: sums of as many have to fit into registers.
     static constexpr int wide = 4;
     static constexpr int blocks = ceil_div(Shape::tiles, R);

@@ -23,11 +23,13 @@ class KernelOptions:
         target: the CPU or the GPUs to compile for.
         compute: arithmetic of matrix products; `auto` follows the weights' type.
         use_tvm: whether row kernels may be lowered by TVM.
+        fast_prefill: CUDA: products of many rows may have other bits than those of few.
     """
 
     target: Target
     compute: Compute = "auto"
     use_tvm: bool = True
+    fast_prefill: bool = False
 
 
 @dataclass(frozen=True)

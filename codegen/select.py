@@ -34,6 +34,7 @@ class SelectKernels(Pass):
     target: str = "cpu:native"
     compute: str = "auto"
     tvm: bool = True
+    fast_prefill: bool = False
 
     def run(self, module: Module, context: PassContext) -> None:
         """Set the attribute `kernel` of every group."""
@@ -79,7 +80,13 @@ class SelectKernels(Pass):
                 "compute=int8 is not there for CUDA targets: integers are multiplied as bf16,"
                 " exactly. Leave compute at auto, or take f32."
             )
-        return KernelOptions(parse_target(self.target), self.compute, self.tvm)  # type: ignore[arg-type]
+        target = parse_target(self.target)
+        if self.fast_prefill and target.kind != "cuda":
+            raise CompileError(
+                f"fast_prefill is for CUDA targets; on {target.name} prefill has one order of sums."
+                " Leave it out."
+            )
+        return KernelOptions(target, self.compute, self.tvm, self.fast_prefill)  # type: ignore[arg-type]
 
 
 def step_functions(module: Module) -> list[Func]:

@@ -40,6 +40,7 @@ def compile_model(model: Model, scratch: Path, target: str, workloads: Sequence[
         source, output, target=target, kv_dtype="bf16", page_tokens=PAGE_TOKENS, tvm=False,
         step_tokens=STEP_TOKENS, sequences=max(w.batch for w in workloads),
         context_tokens=max(w.context_tokens for w in workloads) + 1024, overwrite=True,
+        fast_prefill=True,
     )  # fmt: skip
     return output
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from dataclasses import dataclass, replace
 
 from inferc.codegen.group import Group, tensor
 from inferc.codegen.kernel import KernelOptions, Scratch
@@ -21,13 +22,22 @@ def activation_terms(weight: str, options: KernelOptions) -> int:
     return 3 if exact else 1
 
 
-def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
+@dataclass(frozen=True)
+class CudaLinearParams(LinearParams):
+    """Variables of `linear.cu.j2`: `math` is the number of terms, `fast` lets wgmma in."""
+
+    fast: bool
+
+
+def _params(group: Group, options: KernelOptions, name: str) -> CudaLinearParams:
     params: LinearParams = linear.LINEAR.params(group, options, name)
     weight = tensor(group.ops("core.linear")[0].operands[1]).dtype
-    return replace(params, math=str(activation_terms(weight, options)))
+    fields = {f.name: getattr(params, f.name) for f in dataclasses.fields(params)}
+    fields["math"] = str(activation_terms(weight, options))
+    return CudaLinearParams(**fields, fast=options.fast_prefill)
 
 
-# Weights without scales go through wgmma on sm_90 (kWgmma of gemm_wgmma.cuh).
+# Weights without scales may go through wgmma on sm_90 (kWgmma of gemm_wgmma.cuh).
 WGMMA_FORMATS = ("bf16", "f16", "f8e4m3", "i8")
 _IMAGE_TOKENS, _IMAGE_K, _IMAGE_BYTES = 64, 64, 64 * 64 * 2
 
@@ -43,7 +53,12 @@ def _scratch(group: Group, options: KernelOptions) -> Scratch:
     w = tensor(group.ops("core.linear")[0].operands[1])
     assert isinstance(options.target, CudaTarget)
     is_sm90 = any(arch.sm == 90 for arch in options.target.archs)
-    if not is_sm90 or w.dtype not in WGMMA_FORMATS or activation_terms(w.dtype, options) != 1:
+    if (
+        not options.fast_prefill
+        or not is_sm90
+        or w.dtype not in WGMMA_FORMATS
+        or activation_terms(w.dtype, options) != 1
+    ):
         return Scratch()
     k = w.shape[1]
     assert isinstance(k, int)

@@ -65,6 +65,12 @@ def add_options(p: argparse.ArgumentParser) -> None:
     for name, keywords in OPTIONS.items():
         p.add_argument(f"--{name.replace('_', '-')}", default=None, **keywords)
     p.add_argument(
+        "--fast-prefill",
+        action="store_true",
+        help="CUDA: prefill by the fastest instructions (wgmma on sm_90a); the last bits of a token "
+        "then depend on how many rows its step has",
+    )
+    p.add_argument(
         "--no-tvm", action="store_true", help="do without TVM where a header kernel exists"
     )
 
@@ -72,6 +78,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
 def chosen_options(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, by the names of `CompileOptions`."""
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    if args.fast_prefill:
+        options["fast_prefill"] = True
     if args.no_tvm:
         options["tvm"] = False
     return options

@@ -152,6 +152,7 @@ class CudaUnit:
     group: Group
     unit: Unit
     emulation: Emulation
+    fast: bool = False
 
     def __call__(
         self, arrays: Sequence[np.ndarray | int], rows: int, *, args: StepArgs | None = None,
@@ -190,10 +191,12 @@ class CudaUnit:
 
 
 def compile_units(
-    texts: Sequence[str], *, compute: str = "auto", sm: int = 80, phases: Sequence[str] = ()
-) -> list[CudaUnit]:
+    texts: Sequence[str], *, compute: str = "auto", sm: int = 80, phases: Sequence[str] = (),
+    fast_prefill: bool = False,
+) -> list[CudaUnit]:  # fmt: skip
     """Compile bodies (texts of functions, or functions) to one library; of prefill by default."""
-    options = KernelOptions(parse_target("cuda:sm_80+sm_90a"), compute)  # type: ignore[arg-type]
+    target = parse_target("cuda:sm_80+sm_90a")
+    options = KernelOptions(target, compute, fast_prefill=fast_prefill)  # type: ignore[arg-type]
     units, groups = Units(options), []
     for text, phase in zip(texts, phases or ["prefill"] * len(texts), strict=True):
         group = as_group(parse_func(text) if isinstance(text, str) else text, phase)
@@ -207,7 +210,7 @@ def compile_units(
     library = emulated_library(
         {name: units.by_name[name].code for name in names}, render("cuda_step.cpp.j2", params), sm
     )
-    return [CudaUnit(group, unit, Emulation(library, sm)) for group, unit in groups]
+    return [CudaUnit(group, unit, Emulation(library, sm), fast_prefill) for group, unit in groups]
 
 
 def compile_unit(text: str, **options: object) -> CudaUnit:

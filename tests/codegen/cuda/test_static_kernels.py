@@ -38,7 +38,7 @@ _INCLUDE = re.compile(r'^#include "(inferc/[^"]+)"\n', re.M)
 @functools.cache
 def units_of(name: str) -> Mapping[str, Unit]:
     """The units of some bodies."""
-    options = KernelOptions(parse_target("cuda:" + "+".join(ARCHS)))
+    options = KernelOptions(parse_target("cuda:" + "+".join(ARCHS)), fast_prefill=True)
     units = Units(options)
     for phase, text in BODIES[name]:
         group = as_group(parse_func(text), phase)

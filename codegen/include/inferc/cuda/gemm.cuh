@@ -13,13 +13,14 @@
 
 namespace inferc {
 
-// A product as compiled: everything but the number of rows.
-template <class W_, int n, int k, bool pair, int x_terms_>
+// A product as compiled: everything but the number of rows. `fast_`: many rows may have other bits
+// than few.
+template <class W_, int n, int k, bool pair, int x_terms_, bool fast_ = false>
 struct GemmShape {
     typedef W_ W;
     typedef Format<W, x_terms_> F;
     static constexpr int kN = n, kK = k, x_terms = x_terms_;
-    static constexpr bool kPair = pair;
+    static constexpr bool kPair = pair, kFast = fast_;
     // Tiles of 16 rows; of a pair, gate and up take turns.
     static constexpr int tiles = ceil_div(n, 16) * (pair ? 2 : 1);
     static constexpr int64_t tile_bytes = packed_tile_bytes<W>(k);

@@ -1,4 +1,5 @@
-// Products of many rows with weights that have no scales, on sm_90: wgmma.
+// Products of many rows with weights that have no scales, on sm_90, where they may have bits of
+// their own (GemmShape::kFast): wgmma.
 //
 // First x is rounded to bf16 once, into images of what shared memory is to hold: for 64 tokens and
 // 64 k the rows of 128 bytes, swizzled, k in the order of weights.cuh. Then a block of two groups
@@ -19,7 +20,8 @@ constexpr int kImageTokens = 64, kImageBytes = kImageTokens * kWgmmaK * 2;
 
 // Sums of a group would need as many registers again: formats with scales go through mma.sync.
 template <class Shape>
-constexpr bool kWgmma = !Shape::F::scaled && Shape::F::terms <= 2 && Shape::x_terms == 1;
+constexpr bool kWgmma = Shape::kFast && !Shape::F::scaled && Shape::F::terms <= 2 &&
+                        Shape::x_terms == 1;
 
 template <class Shape, int tokens>
 struct WgmmaPlan {

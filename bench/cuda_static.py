@@ -68,7 +68,7 @@ class Table:
 
     def read(self, name: str) -> dict[str, Any]:
         """Compile and read a model."""
-        made = generated(name, "cuda:" + "+".join(self.archs), step_tokens=2048)
+        made = generated(name, "cuda:" + "+".join(self.archs), step_tokens=2048, fast_prefill=True)
         expected = {
             unit.name: Expected(
                 unit.name, tuple(unit.name + suffix for suffix in unit.definition.kernels),

@@ -67,8 +67,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--fast-prefill",
         action="store_true",
-        help="CUDA: prefill by the fastest instructions (wgmma on sm_90a); the last bits of a token "
-        "then depend on how many rows its step has",
+        help="CUDA: prefill by the fastest instructions (wgmma on sm_90a); the last bits of a "
+        "token then depend on how many rows its step has",
     )
     p.add_argument(
         "--no-tvm", action="store_true", help="do without TVM where a header kernel exists"

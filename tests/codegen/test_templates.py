@@ -20,8 +20,8 @@ from inferc.codegen.kernels.rows import EmbeddingParams, GatherParams, RopeTable
 from inferc.codegen.kernels.state import StateParams
 from inferc.codegen.kernels.take import TakeParams
 from inferc.codegen.kernels.tvm_row import TvmRowParams
-from inferc.codegen.registry import KERNELS
-from inferc.codegen.render import TEMPLATES, environment
+from inferc.codegen.registry import CUDA_KERNELS, KERNELS
+from inferc.codegen.render import CUDA_TEMPLATES, TEMPLATES, environment
 from inferc.codegen.step import StepParams
 
 PARAMS = {
@@ -57,10 +57,18 @@ def test_every_template_is_used_and_short() -> None:
     assert all(len(path.read_text().splitlines()) < 150 for path in TEMPLATES.iterdir())
 
 
+def test_every_template_of_cuda_is_used_and_short() -> None:
+    files = {path.name for path in CUDA_TEMPLATES.iterdir()}
+    alone = {"cuda_step.cpp.j2", "sampling.cu.j2"}
+    assert {k.template for k in CUDA_KERNELS} == files - alone
+    assert all(len(path.read_text().splitlines()) < 150 for path in CUDA_TEMPLATES.iterdir())
+
+
 def test_an_undefined_variable_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         environment().from_string("{{ missing }}").render()
 
 
 def test_names_and_priorities_are_distinct() -> None:
-    assert len({k.name for k in KERNELS}) == len(KERNELS)
+    for kernels in (KERNELS, CUDA_KERNELS):
+        assert len({k.name for k in kernels}) == len(kernels)

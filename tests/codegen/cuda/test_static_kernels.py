@@ -32,6 +32,8 @@ from inferc.ir.parse import parse_func
 from inferc.ir.text import print_func
 
 ARCHS = ("sm_80", "sm_90a")
+# ptxas allocates registers in another way from sm_100 on: the kernels that need the most of them.
+GATED = [(name, arch) for name in BODIES for arch in ARCHS] + [("experts", "sm_100a")]
 _INCLUDE = re.compile(r'^#include "(inferc/[^"]+)"\n', re.M)
 
 
@@ -59,9 +61,9 @@ def together(units: Mapping[str, Unit]) -> str:
 
 @functools.cache
 def compiled(name: str, arch: str) -> Cubin:
-    """One cubin of all units of some bodies; without a compiler the test is skipped."""
+    """One cubin of all units of some bodies; without a compiler for it the test is skipped."""
     try:
-        compiler = find_cuda_compiler()
+        compiler = find_cuda_compiler([arch])
     except ToolchainError as error:
         pytest.skip(f"needs a CUDA compiler: {error}")
     code = together(units_of(name))
@@ -76,8 +78,7 @@ def facts_of(name: str, arch: str) -> dict[str, KernelFacts]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize(("name", "arch"), GATED)
 def test_gate(name: str, arch: str) -> None:
     found, facts = compiled(name, arch), facts_of(name, arch)
     expected = [

@@ -117,13 +117,13 @@ INFERC_INLINE void block_unit(const uint8_t *record, int u, int k, int lane,
     }
 }
 
-// total += sums, or = where it is the first part; sums = 0.
+// total += sums; sums = 0.
 template <class Shape, int T>
-INFERC_INLINE void close_part(bool first, BlockSums<Shape, T> &sums, float (&total)[2][T][4]) {
+INFERC_INLINE void close_part(BlockSums<Shape, T> &sums, float (&total)[2][T][4]) {
     INFERC_EACH_OF for (int r = 0; r < 2; r++)
         INFERC_EACH_OF for (int j = 0; j < T; j++)
             INFERC_EACH_OF for (int i = 0; i < 4; i++) {
-                total[r][j][i] = first ? sums.of[r][j][i] : total[r][j][i] + sums.of[r][j][i];
+                total[r][j][i] += sums.of[r][j][i];
                 sums.of[r][j][i] = 0.0f;
             }
 }
@@ -148,7 +148,7 @@ INFERC_INLINE void block_finish(const float (&total)[2][T][4], int tile, int tok
         }
 }
 
-// total = the product of the warp's tiles with the first `used` tiles of tokens.
+// total += the product of the warp's tiles with the first `used` tiles of tokens.
 template <class Shape, int T, bool aligned>
 INFERC_INLINE void block_totals(const BlockRing<Shape, T> &ring,
                                 BlockTokens<Shape, T, aligned> &tokens, uint32_t *buffers, int used,
@@ -189,7 +189,7 @@ INFERC_INLINE void block_totals(const BlockRing<Shape, T> &ring,
             fetched.advance(Plan::stage_units);
             i++;
         }
-        if (!at.exists() || at.part != part) close_part(part == 0, sums, total);
+        if (!at.exists() || at.part != part) close_part(sums, total);
     }
 }
 
@@ -214,7 +214,12 @@ INFERC_INLINE void gemm_block_tiles(const uint8_t *w, int block, const Rows &row
         const int number = 8 * (warp + i * Plan::warps) + lane / 4;
         tokens.row[i] = number < count ? rows(token + number) + 4 * (lane % 4) : nullptr;
     }
-    float total[2][T][4] = {};
+    // -0 + x is x for every x, so the first part needs no case of its own: a choice between it and
+    // a sum takes as many registers again as the totals (ptxas for sm_100 and sm_120).
+    float total[2][T][4];
+    INFERC_EACH_OF for (int r = 0; r < 2; r++)
+        INFERC_EACH_OF for (int j = 0; j < T; j++)
+            INFERC_EACH_OF for (int i = 0; i < 4; i++) total[r][j][i] = -0.0f;
     block_totals<Shape, T>(ring, tokens, buffers, ceil_div(count, 8), warp, total);
     block_finish<Shape, T>(total, tile, token, end, lane, epilogue);
 }

@@ -184,9 +184,11 @@ INFERC_INLINE void decode_warp(const WeightRing<Shape> &ring, Tokens x, int toke
     constexpr int all = ceil_div(Shape::kK, record_k<W>()), groups = record_k<W>() / group_k<W>();
     constexpr bool even = Shape::kK % Plan::chunk_k == 0;
     constexpr int at_once = even && T == 1 ? Plan::chunk_records : 1;
-    // Unrolled, scales of a whole record are computed at once: beside many sums that is too much.
-    constexpr int units_at_once =
-        T > 1 || Plan::R * groups >= (Shape::x_terms == 1 ? 32 : 16) ? 1 : Plan::record_units;
+    // Unrolled, scales of a whole record are computed at once: beside many sums, or terms of x, that
+    // is too much.
+    constexpr int units_at_once = T > 1 || Plan::R * groups >= (Shape::x_terms == 1 ? 32 : 16) ? 1
+                                  : Shape::x_terms == 1 ? Plan::record_units
+                                                        : min_of(Plan::record_units, 4);
     const int lane = ring.lane;
     RawTokens<T> next = {};
     x.advance(warp * Plan::chunk_k + 4 * (lane % 4));

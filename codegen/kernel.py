@@ -23,7 +23,7 @@ class KernelOptions:
         target: the CPU or the GPUs to compile for.
         compute: arithmetic of matrix products; `auto` follows the weights' type.
         use_tvm: whether row kernels may be lowered by TVM.
-        fast_prefill: CUDA: products of many rows may have other bits than those of few.
+        fast_prefill: CUDA: products and attention of many rows may have other bits than of few.
     """
 
     target: Target

@@ -33,7 +33,8 @@ KERNELS: tuple[KernelDef, ...] = (
 )  # fmt: skip
 CUDA_KERNELS: tuple[KernelDef, ...] = (
     *cuda_rows.KERNELS, cuda_state.STATE, cuda_linear.LINEAR, cuda_linear.GLU_LINEAR,
-    cuda_attention.ATTENTION, cuda_attention.PLAIN_ATTENTION, cuda_latent_append.LATENT_APPEND,
+    cuda_attention.ATTENTION, cuda_attention.FAST_ATTENTION, cuda_attention.PLAIN_ATTENTION,
+    cuda_latent_append.LATENT_APPEND,
     cuda_rope_append.ROPE_APPEND,
     cuda_experts.EXPERTS, cuda_head_linear.HEAD_LINEAR,
 )  # fmt: skip

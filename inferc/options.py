@@ -29,8 +29,8 @@ class CompileOptions:
         sequences: most sequences of one step.
         context_tokens: longest sequence; None for the model's own limit. It costs no memory before
             it is used, but decides which factors a longrope model uses.
-        fast_prefill: CUDA: matrix products of many rows by the fastest instructions (wgmma on
-            sm_90a). Their sums have an order of their own, so what a token gets then depends, in
+        fast_prefill: CUDA: products and attention of many rows by the fastest instructions (wgmma
+            on sm_90a). Their sums have an order of their own, so what a token gets then depends, in
             the last bits, on how many rows its step has.
         tvm: lower row kernels by TVM; None if it is installed.
         check_passes: verify module and facts after every pass, and interpret it before and after.

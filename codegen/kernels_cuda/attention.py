@@ -12,6 +12,7 @@ from inferc.codegen.group import Group, cache_type, row_elements, tensor, throug
 from inferc.codegen.kernel import Answer, KernelOptions, Refusal, Scratch
 from inferc.codegen.kernels import attention
 from inferc.codegen.kernels.attention import AttentionParams
+from inferc.codegen.targets import CudaTarget
 from inferc.ir.cost import Cost, op_cost
 from inferc.ir.dims import Size, bounds
 from inferc.ir.ops.serve import context_size
@@ -24,9 +25,13 @@ _MOST_SLOPES = 960  # 4 KB of kernel arguments
 
 @dataclass(frozen=True)
 class CudaAttentionParams(AttentionParams):
-    """Variables of `attention.cu.j2`: of the CPU's template, and `partial_bytes` of scratch."""
+    """Variables of `attention.cu.j2`: of the CPU's template, and `partial_bytes` of scratch.
+
+    `fast` lets wgmma in where a step has many rows.
+    """
 
     tensor_cores: bool
+    fast: bool
     partial_bytes: int
 
 
@@ -65,7 +70,7 @@ def _partial_sizes(group: Group) -> tuple[int, int, int]:
 
 
 def _params(
-    group: Group, options: KernelOptions, name: str, tensor_cores: bool
+    group: Group, options: KernelOptions, name: str, tensor_cores: bool, fast: bool = False
 ) -> CudaAttentionParams:
     common = attention.ATTENTION.params(group, options, name)
     fields = {f.name: getattr(common, f.name) for f in dataclasses.fields(common)}
@@ -75,7 +80,7 @@ def _params(
         value = attrs[field]
         fields[field] = literal(float(np.float32(value if isinstance(value, float) else 0.0)))
     return CudaAttentionParams(
-        **fields, tensor_cores=tensor_cores, partial_bytes=_partial_bytes(group)
+        **fields, tensor_cores=tensor_cores, fast=fast, partial_bytes=_partial_bytes(group)
     )
 
 
@@ -109,6 +114,24 @@ def _supports_mma(group: Group, options: KernelOptions) -> Answer:
         return Refusal(f"heads of {cache.k_dim} and {cache.v_dim} are no multiples of 16")
     if cache.v_dim > 512 or _smallest_tile_bytes(cache) > _LEAST_SHARED_BYTES:
         return Refusal(f"tiles of keys of {cache.k_dim} and values of {cache.v_dim} do not fit")
+    return answer
+
+
+def _supports_wgmma(group: Group, options: KernelOptions) -> Answer:
+    """Shapes of `WgmmaTiling` in `attention_wgmma.cuh`."""
+    answer = _supports_mma(group, options)
+    if isinstance(answer, Refusal):
+        return answer
+    assert isinstance(options.target, CudaTarget)
+    if not options.fast_prefill or group.func.name != "prefill":
+        return Refusal("it is for prefill whose bits may depend on the rows of a step")
+    if all(arch.sm != 90 for arch in options.target.archs):
+        return Refusal("wgmma is an instruction of sm_90a")
+    cache = _cache(group)
+    if cache.dtype != "bf16" or cache.v_in_k or cache.page_tokens not in (16, 32, 64):
+        return Refusal("pages are not keys and values of bf16, 16, 32 or 64 tokens each")
+    if not {cache.k_dim, cache.v_dim} <= {64, 128}:
+        return Refusal(f"heads of {cache.k_dim} and {cache.v_dim} are not of 64 or 128")
     return answer
 
 
@@ -150,6 +173,16 @@ ATTENTION = replace(
     kernels=("", "_merge"),
     cost=_cost,
     instructions={"": ("HMMA.16816.F32", "LDSM", "LDGSTS.128")},
+)
+FAST_ATTENTION = replace(
+    ATTENTION,
+    name="attention_wgmma",
+    summary="paged attention with grouped heads, by wgmma where a step has many rows",
+    priority=30,
+    supports=_supports_wgmma,
+    params=lambda group, options, name: _params(group, options, name, True, fast=True),
+    kernels=("", "_merge", "_fast"),
+    instructions={**ATTENTION.instructions, "sm_90a": ("HGMMA",)},
 )
 PLAIN_ATTENTION = replace(
     ATTENTION,

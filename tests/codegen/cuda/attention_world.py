@@ -161,11 +161,15 @@ class World:
 Units = dict[tuple[Shape, str], CudaUnit]  # by phase
 
 
-def compile_shapes(shapes: Sequence[Shape], sm: int = 80) -> Units:
+def compile_shapes(
+    shapes: Sequence[Shape], sm: int = 80, *, phases: Sequence[str] = ("prefill", "decode"),
+    fast_prefill: bool = False,
+) -> Units:  # fmt: skip
     """All shapes for both phases in one library."""
-    keys = [(shape, phase) for phase in ("prefill", "decode") for shape in shapes]
-    texts, phases = [shape.text() for shape, _ in keys], [phase for _, phase in keys]
-    units = dict(zip(keys, compile_units(texts, phases=phases, sm=sm), strict=True))
+    keys = [(shape, phase) for phase in phases for shape in shapes]
+    texts, each = [shape.text() for shape, _ in keys], [phase for _, phase in keys]
+    made = compile_units(texts, phases=each, sm=sm, fast_prefill=fast_prefill)
+    units = dict(zip(keys, made, strict=True))
     for (shape, _), unit in units.items():
         assert (unit.unit.definition.name == "attention_plain") == shape.plain
     return units

@@ -230,6 +230,45 @@ INFERC_INLINE void multiply_group(const TestArgs &args) {
     for (int i = 0; i < columns / 2; i++)
         out[i / 2 % 2 * 8 * columns + i / 4 * 8 + i % 2] = d[i];
 }
+// The same of b[64][columns], as rows of a k that hold row_bytes / 2 of the columns.
+template <int columns, int row_bytes, ptx::Swizzle swizzle>
+INFERC_INLINE void multiply_turned(const TestArgs &args) {
+    INFERC_DYNAMIC_SHARED(uint16_t, b);
+    constexpr int row_n = row_bytes / 2, part = 64 * row_n;  // a part has all k
+    for (int i = int(threadIdx.x); i < columns * 64; i += 128) {
+        const int k = i / columns, n = i % columns;
+        uint32_t byte = uint32_t(k * row_bytes + n % row_n * 2);
+        if (swizzle != ptx::Swizzle::none) byte ^= (byte >> 7 & (row_bytes / 16 - 1)) << 4;
+        b[n / row_n * part + byte / 2] = input<uint16_t>(args, 1)[i];
+    }
+    ptx::fence_async_shared();
+    __syncthreads();
+    const int warp = int(threadIdx.x) / 32, g = lane() / 4, t = lane() % 4;
+    const uint32_t *a = input<uint32_t>(args, 0) + (warp * 16 + g) * 32 + t;
+    constexpr uint32_t eight_k = 8 * row_bytes, parts = part * 2;
+    constexpr bool plain = swizzle == ptx::Swizzle::none;
+    float d[columns / 2] = {};
+    ptx::wgmma_fence();
+    INFERC_UNROLL for (int step = 0; step < 4; step++) {
+        const uint32_t left[4] = {a[step * 8], a[step * 8 + 256], a[step * 8 + 4],
+                                  a[step * 8 + 260]};
+        ptx::wgmma_bf16_turned<columns>(
+            d, left,
+            ptx::shared_descriptor(b + step * 16 * row_n, plain ? eight_k : parts,
+                                   plain ? parts : eight_k, swizzle));
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    float *out = static_cast<float *>(args.out) + (warp * 16 + g) * columns + 2 * t;
+    for (int i = 0; i < columns / 2; i++)
+        out[i / 2 % 2 * 8 * columns + i / 4 * 8 + i % 2] = d[i];
+}
+INFERC_KERNEL(turned_24, TestArgs, 128) { multiply_turned<24, 16, ptx::Swizzle::none>(args); }
+INFERC_KERNEL(turned_48, TestArgs, 128) { multiply_turned<48, 32, ptx::Swizzle::bytes32>(args); }
+INFERC_KERNEL(turned_64, TestArgs, 128) { multiply_turned<64, 64, ptx::Swizzle::bytes64>(args); }
+INFERC_KERNEL(turned_128, TestArgs, 128) {
+    multiply_turned<128, 128, ptx::Swizzle::bytes128>(args);
+}
 // Unswizzled, pieces of 8 k are rows of 16 bytes.
 INFERC_KERNEL(wgmma_8, TestArgs, 128) { multiply_group<8, 16, ptx::Swizzle::none>(args); }
 INFERC_KERNEL(wgmma_40, TestArgs, 128) { multiply_group<40, 32, ptx::Swizzle::bytes32>(args); }

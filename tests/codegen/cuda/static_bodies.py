@@ -80,6 +80,18 @@ def attention(kv: str, sequences: str) -> str:
     }}"""
 
 
+def windowed_attention() -> str:
+    """Small heads, small pages, and all that may be done to a score."""
+    return """
+    func @body(%q: f32[T, 16, 64], %kv: cache[4, 64, 64, bf16, page=16], %positions: i32[T],
+               %starts: i32[U + 1], %lengths: i32[U], %tables: i32[U, V]) -> (f32[T, 16, 64])
+        where T in 1..2048, U in 1..64, V in 1..4096 {
+      %y = serve.paged_attention(%q, %kv, %positions, %starts, %lengths, %tables)
+        {scale = 0.125, window = 1024, softcap = 30.0} : f32[T, 16, 64]
+      return %y
+    }"""
+
+
 def recurrence(core: str, state: str, rows: str, operands: str, weights: str, result: str) -> str:
     """A core of `ir/ops/recurrent.py`; `rows` and `weights` are the arguments `operands` names."""
     return f"""
@@ -162,6 +174,7 @@ BODIES: dict[str, list[tuple[str, str]]] = {
     "attention": [
         ("prefill", rope_append("bf16")),
         ("prefill", attention("bf16", "U")),
+        ("prefill", windowed_attention()),
         ("decode", attention("bf16", "T")),
     ],
     "linear": [

@@ -196,6 +196,17 @@ def test_wgmma(columns: int) -> None:
         np.testing.assert_allclose(out, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("columns", [24, 48, 64, 128])
+def test_wgmma_with_columns_contiguous(columns: int) -> None:
+    """Each width has another swizzle: none, 32, 64 and 128 bytes."""
+    a, b = bf16_bits(floats(64, 64)), bf16_bits(floats(64, columns))
+    out = kernels().run(
+        f"turned_{columns}", [a, b], (64, columns), threads=128, shared_bytes=columns * 128
+    )
+    expected = from_bf16(a).astype(np.float64) @ from_bf16(b).astype(np.float64)
+    np.testing.assert_allclose(out, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

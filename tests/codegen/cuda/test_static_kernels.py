@@ -99,6 +99,15 @@ def test_products_of_many_rows_use_wgmma() -> None:
             assert (found > 0) == ("bf16[" in body), (name, suffix)
 
 
+def test_attention_of_many_rows_uses_wgmma() -> None:
+    """Columns are contiguous in both operands; ptxas warns where it serialises (`test_gate`)."""
+    facts, found = facts_of("attention", "sm_90a"), []
+    for name, unit in units_of("attention").items():
+        if unit.definition.name == "attention_wgmma":
+            found.append(count_instruction(facts[name + "_fast"].instructions, "HGMMA"))
+    assert len(found) == 2 and min(found) >= 16, found
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_gate_of_sampling(arch: str) -> None:
     code = sampling_code()

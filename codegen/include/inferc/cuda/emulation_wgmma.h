@@ -38,13 +38,28 @@ inline uint32_t element_offset(uint64_t descriptor, uint32_t n, uint32_t k) {
     return address ^ ((address >> 7 & ((1u << (log_row - 4)) - 1)) << 4);
 }
 
+// The same of a B whose n are contiguous: rows are a k each, groups of 8 of them a stride apart,
+// and n that do not fit a row are a leading distance further. Unswizzled, a row is a piece of 16
+// bytes, and the two distances change their parts. See shared_descriptor in ptx_sm90.cuh.
+inline uint32_t turned_offset(uint64_t descriptor, uint32_t n, uint32_t k) {
+    uint32_t start = uint32_t(descriptor & 0x3fff) << 4;
+    uint32_t leading = uint32_t(descriptor >> 16 & 0x3fff) << 4;
+    uint32_t stride = uint32_t(descriptor >> 32 & 0x3fff) << 4;
+    uint32_t swizzle = uint32_t(descriptor >> 62);
+    if (swizzle == 0) return start + n / 8 * stride + k / 8 * leading + k % 8 * 16 + n % 8 * 2;
+    uint32_t log_row = 8 - swizzle, row = 1u << (log_row - 1);
+    uint32_t address = start + n / row * leading + k / 8 * stride;
+    address += (k % 8 << log_row) + n % row * 2;
+    return address ^ ((address >> 7 & ((1u << (log_row - 4)) - 1)) << 4);
+}
+
 struct PendingProduct {
     float *d[kWarpLanes];
     float a[16][16];
     uint64_t descriptor;
     int columns;
     uint32_t group;
-    bool has_b;
+    bool turned, has_b;
     uint16_t b[16][kMostColumns];  // by k
     Site site;
 };
@@ -59,7 +74,8 @@ inline ProductQueue product_queues[kMostWarps];  // by position, as block.warps
 inline void read_b(PendingProduct &product) {
     for (int n = 0; n < product.columns; n++)
         for (int k = 0; k < 16; k++) {
-            uint32_t offset = element_offset(product.descriptor, uint32_t(n), uint32_t(k));
+            uint32_t offset = (product.turned ? turned_offset : element_offset)(
+                product.descriptor, uint32_t(n), uint32_t(k));
             if (offset + 2 > shared_memory.used)
                 fail(product.site, "wgmma reads byte %u of %u of dynamic shared memory", offset,
                      shared_memory.used);
@@ -102,7 +118,8 @@ inline PendingProduct &new_product(ProductQueue &queue) {
     return queue.products[queue.count++];
 }
 
-inline void issue_wgmma(float *d, const uint32_t *a, int columns, uint64_t descriptor, Site site) {
+inline void issue_wgmma(float *d, const uint32_t *a, int columns, uint64_t descriptor, bool turned,
+                        Site site) {
     if (!block.current->registers_fenced)
         fail(site, "wgmma without wgmma_fence since its registers were last free to be written");
     WgmmaOperand operand = {d, a, descriptor};
@@ -111,6 +128,7 @@ inline void issue_wgmma(float *d, const uint32_t *a, int columns, uint64_t descr
         PendingProduct &product = new_product(queue);
         product.descriptor = descriptor;
         product.columns = columns;
+        product.turned = turned;
         product.group = queue.group;
         product.has_b = false;
         product.site = site;

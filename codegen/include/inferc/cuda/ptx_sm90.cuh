@@ -99,9 +99,23 @@ template <int columns>
 INFERC_INLINE void wgmma_bf16(float (&d)[columns / 2], const uint32_t (&a)[4], uint64_t b_shared) {
     wgmma_columns(d, a, b_shared);
 }
+// The same for b: [16][columns], columns contiguous: "MN-major" in the PTX ISA.
+template <int columns>
+INFERC_INLINE void wgmma_bf16_turned(float (&d)[columns / 2], const uint32_t (&a)[4],
+                                     uint64_t b_shared) {
+    wgmma_turned_columns(d, a, b_shared);
+}
 // Describes a matrix in shared memory for wgmma: eight rows are `stride_bytes` from the next eight.
 // Swizzled, its start is a multiple of 1024 bytes, or such plus 32 bytes for each 16 k further;
 // then `leading_bytes` does not matter. Otherwise it is from 8 k to the next 8 k.
+//
+// For wgmma_bf16_turned (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout",
+// "Strides", MN-major): swizzled, rows are a k each and hold 64, 32 or 16 columns; the 8 rows of 8
+// k are one after another, `stride_bytes` is from 8 k to the next 8 k, `leading_bytes` from as many
+// columns as a row holds to the next as many. Unswizzled, rows hold 8 columns; `leading_bytes` is
+// from 8 k to the next 8 k, `stride_bytes` from 8 columns to the next 8. CUTLASS describes the same
+// as ((T, W, m), (8, k)) : ((1, T, LBO), (W T, SBO)) at make_gmma_desc<Major::MN>. Not yet tried on
+// a device: the emulation reads the same text.
 INFERC_INLINE uint64_t shared_descriptor(const void *pointer, uint32_t leading_bytes,
                                          uint32_t stride_bytes, Swizzle swizzle) {
     const uint32_t start = shared_address(pointer) & 0x3ffffu;
@@ -157,7 +171,13 @@ template <int columns>
 INFERC_INLINE void wgmma_bf16(float (&d)[columns / 2], const uint32_t (&a)[4],
                               uint64_t b_shared INFERC_SITE) {
     static_assert(columns % 8 == 0 && columns >= 8 && columns <= 256, "8, 16, .. 256 columns");
-    emulation::issue_wgmma(d, a, columns, b_shared, site);
+    emulation::issue_wgmma(d, a, columns, b_shared, false, site);
+}
+template <int columns>
+INFERC_INLINE void wgmma_bf16_turned(float (&d)[columns / 2], const uint32_t (&a)[4],
+                                     uint64_t b_shared INFERC_SITE) {
+    static_assert(columns % 8 == 0 && columns >= 8 && columns <= 256, "8, 16, .. 256 columns");
+    emulation::issue_wgmma(d, a, columns, b_shared, true, site);
 }
 INFERC_INLINE uint64_t shared_descriptor(const void *pointer, uint32_t leading_bytes,
                                          uint32_t stride_bytes, Swizzle swizzle INFERC_SITE) {

@@ -37,17 +37,20 @@ namespace inferc::ptx {
     ", %122, %123, %124, %125, %126, %127"
 
 // `count` accumulators of a lane are 2 * count columns; a, b and the rest are numbered behind them.
-#define INFERC_WGMMA(columns, count, a0, a1, a2, a3, b, ...)                                      \
-    INFERC_INLINE void wgmma_columns(float (&d)[count], const uint32_t (&a)[4],                   \
-                                     uint64_t b_shared) {                                         \
+// The last immediate says that n are contiguous in b, not k.
+#define INFERC_WGMMA_OF(name, turned, columns, count, a0, a1, a2, a3, b, ...)                     \
+    INFERC_INLINE void name(float (&d)[count], const uint32_t (&a)[4], uint64_t b_shared) {       \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                               \
                      "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 "            \
                      "{" INFERC_R##count "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                     ", add, 1, 1, 0;\n}\n"                                                       \
+                     ", add, 1, 1, " #turned ";\n}\n"                                             \
                      : __VA_ARGS__                                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_shared)                  \
                      : "memory");                                                                 \
     }
+#define INFERC_WGMMA(...)                            \
+    INFERC_WGMMA_OF(wgmma_columns, 0, __VA_ARGS__)   \
+    INFERC_WGMMA_OF(wgmma_turned_columns, 1, __VA_ARGS__)
 INFERC_WGMMA(8, 4, 4, 5, 6, 7, 8, INFERC_D4(0))
 INFERC_WGMMA(16, 8, 8, 9, 10, 11, 12, INFERC_D8(0))
 INFERC_WGMMA(24, 12, 12, 13, 14, 15, 16, INFERC_D8(0), INFERC_D4(8))
@@ -63,5 +66,6 @@ INFERC_WGMMA(192, 96, 96, 97, 98, 99, 100, INFERC_D64(0), INFERC_D32(64))
 INFERC_WGMMA(256, 128, 128, 129, 130, 131, 132, INFERC_D64(0), INFERC_D64(64))
 
 #undef INFERC_WGMMA
+#undef INFERC_WGMMA_OF
 
 }  // namespace inferc::ptx

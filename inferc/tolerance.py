@@ -33,6 +33,9 @@ KV_TOLERANCE = {
     "bf16": Tolerance(4e-2, 1.2e-2),
     # Measured on Gemma 3 270M, 48 random tokens: 0.23 and 0.084, where bf16 has 0.022 and 0.006.
     "f8e4m3": Tolerance(4.5e-1, 1.7e-1),
+    # The same model and number of tokens: 0.25 and 0.099 (other tokens: 0.39 and 0.12). Its keys
+    # have 256 dims and a few large ones, which the scale must fit.
+    "i8": Tolerance(5e-1, 2e-1),
 }
 
 

@@ -16,6 +16,8 @@ from inferc.ir.dims import Size, product, substitute
 Type = Union["TensorType", "CacheType", "StateType"]
 
 FLOATS = ("f64", "f32", "f16", "bf16", "f8e4m3")
+KV_SCALE_BYTES = {"i8": 4}
+"""Bytes of the scale of a token and KV head, of K and of V, by the dtype of a cache: a float32."""
 INTEGERS = ("i64", "i32", "i8", "u8")
 _NUMPY: dict[str, np.dtype] = {
     "f64": np.dtype(np.float64),
@@ -95,6 +97,8 @@ class CacheType:
     """Keys and values of all past tokens of one attention op, in pages.
 
     K of a page is `[kv_heads][k_dim][page_tokens]`, V is `[kv_heads][page_tokens][v_dim]`.
+    What a head has of a page of i8 ends with a float32 scale for each token, by which its numbers
+    are multiplied: `[kv_heads]([k_dim][page_tokens], [page_tokens])`, V alike.
     `page_tokens` is None until plan-kv has chosen it; `window` is None for full attention. With
     `v_in_k` no V is stored: values are the first `v_dim` components of the keys.
     """
@@ -119,7 +123,9 @@ class CacheType:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token takes in this cache."""
-        return self.kv_heads * (self.k_dim + self.stored_v_dim) * _NUMPY[self.dtype].itemsize
+        numbers = (self.k_dim + self.stored_v_dim) * _NUMPY[self.dtype].itemsize
+        scales = KV_SCALE_BYTES.get(self.dtype, 0) * (1 if self.v_in_k else 2)
+        return self.kv_heads * (numbers + scales)
 
     def __str__(self) -> str:
         extra = f", page={self.page_tokens}" if self.page_tokens is not None else ""

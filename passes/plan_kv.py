@@ -20,7 +20,7 @@ from inferc.ir.types import CacheType, Type
 from inferc.passes.base import Pass, PassContext
 from inferc.passes.rebuild import rebuild, step_funcs
 
-DTYPES = ("f32", "bf16", "f16", "f8e4m3")
+DTYPES = ("f32", "bf16", "f16", "f8e4m3", "i8")
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class PlanKv(Pass):
     Attributes:
         page_tokens: tokens of a page; a multiple of 16, at most 64, so that a key block of the
             attention kernels is one page.
-        dtype: f32, bf16, f16, or f8e4m3, to which numbers are rounded as they are, without scales,
-            and which has none beyond 448.
+        dtype: f32, bf16, f16; f8e4m3, to which numbers are rounded as they are, without scales,
+            and which has none beyond 448; or i8 with a scale for each token and KV head, of K and
+            of V.
     """
 
     name = "plan-kv"

@@ -107,7 +107,7 @@ def _supports_mma(group: Group, options: KernelOptions) -> Answer:
         return answer
     cache = _cache(group)
     if cache.dtype == "f32":
-        return Refusal("pages of f32: tensor cores multiply bf16 and f16, which f8e4m3 becomes")
+        return Refusal("pages of f32: tensor cores multiply bf16 and f16, which bytes become")
     if options.compute == "f32":
         return Refusal("float32 arithmetic is asked for")
     if cache.k_dim % 16 or cache.v_dim % 16:
@@ -140,8 +140,13 @@ def _smallest_tile_bytes(cache: CacheType) -> int:
     rows, key_warps = (128, 1) if cache.v_dim <= 128 else (64, 1) if cache.v_dim <= 256 else (32, 4)
     values = 0 if cache.v_in_k else cache.v_dim
     stage = 2 * (cache.k_dim * 24 + 16 * (values + 8))
-    stages = 2 * stage if cache.dtype != "f8e4m3" else stage + 2 * 16 * (cache.k_dim + values)
+    if cache.dtype in ("f8e4m3", "i8"):  # copies of two stages, and one as it is multiplied
+        stages = stage + 2 * 16 * (cache.k_dim + values)
+    else:
+        stages = 2 * stage
     rest = rows * (32 if key_warps == 1 else 48 + 4 * key_warps)
+    if cache.dtype == "i8":  # scales, and shares once more
+        rest += 3 * 4 * 16 * (1 if cache.v_in_k else 2) + (0 if key_warps == 1 else 48 * rows)
     return 2 * rows * (cache.k_dim + 8) + stages + rest
 
 

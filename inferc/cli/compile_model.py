@@ -22,9 +22,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "target has them, else f32; int8 rounds activations",
     },
     "kv_dtype": {
-        "choices": ("auto", "f32", "bf16", "f16", "f8e4m3"),
-        "help": "type of stored keys and values (auto: f32 on a CPU, bf16 on a GPU); f8e4m3 is for "
-        "GPUs, and has no scales",
+        "choices": ("auto", "f32", "bf16", "f16", "f8e4m3", "i8"),
+        "help": "type of stored keys and values (auto: f32 on a CPU, bf16 on a GPU); f8e4m3 "
+        "(without scales) and i8 (a scale for each token and KV head) are for GPUs",
     },
     "page_tokens": {"type": count, "metavar": "N", "help": "tokens of a KV page"},
     "step_tokens": {"type": count, "metavar": "N", "help": "most rows of one step"},

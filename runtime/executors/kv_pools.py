@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from inferc.errors import ArtifactError
 from inferc.runtime.artifact import KvPlan
 
-_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1}
+_DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "i8": 1}
+_SCALE_BYTES = {"i8": 4}  # of a token and KV head
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,12 @@ def pool_sizes(kv: KvPlan) -> tuple[PoolSize, ...]:
             f"manifest.json: kv.dtype: expected one of {', '.join(_DTYPE_BYTES)},"
             f" found '{kv.dtype}'."
         )
-    unit = kv.page_tokens * item_bytes
+
+    def part(kv_heads: int, dim: int) -> int:
+        return kv.page_tokens * kv_heads * (dim * item_bytes + _SCALE_BYTES.get(kv.dtype, 0))
+
     sizes = tuple(
-        PoolSize(
-            c.kv_heads * c.k_dim * unit, 0 if c.v_in_k else c.kv_heads * c.v_dim * unit, c.v_in_k
-        )
+        PoolSize(part(c.kv_heads, c.k_dim), 0 if c.v_in_k else part(c.kv_heads, c.v_dim), c.v_in_k)
         for c in kv.caches
     )
     expected = sum(size.k_bytes + size.v_bytes for size in sizes)

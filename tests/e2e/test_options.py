@@ -24,10 +24,12 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_kv_dtype_of_another_kind_of_target() -> None:
-    assert resolve_options({"kv_dtype": "f8e4m3", "target": "cuda:sm_80"}).kv_dtype == "f8e4m3"
-    with pytest.raises(CompileError, match=r"'f8e4m3' is not supported for cpu:portable: choose"):
-        resolve_options({"kv_dtype": "f8e4m3", "target": "cpu:portable"})
+@pytest.mark.parametrize("dtype", ["f8e4m3", "i8"])
+def test_kv_dtype_of_another_kind_of_target(dtype: str) -> None:
+    assert resolve_options({"kv_dtype": dtype, "target": "cuda:sm_80"}).kv_dtype == dtype
+    message = f"'{dtype}' is not supported for cpu:portable: choose one of f32, bf16, f16"
+    with pytest.raises(CompileError, match=message):
+        resolve_options({"kv_dtype": dtype, "target": "cpu:portable"})
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import nn_models
@@ -11,12 +12,15 @@ from test_serve_models import GIVEN, PIPELINE
 from inferc.errors import CompileError
 from inferc.ir.core import Module
 from inferc.ir.parse import parse_module
+from inferc.ir.types import CacheType
 from inferc.passes.analysis.barriers import barriers
 from inferc.passes.manager import run_passes
 from inferc.passes.plan_kv import PlanKv, kv_plan
 from inferc.passes.plan_memory import groups, lifetimes, memory_plan
 from inferc.passes.rebuild import step_funcs
 from inferc.passes.registry import parse_pipeline
+from inferc.runtime.artifact import CacheEntry, KvPlan
+from inferc.runtime.executors.kv_pools import pool_sizes
 
 
 def planned(name: str, **changes: object) -> Module:
@@ -101,7 +105,18 @@ def test_kv_plan_counts_bytes() -> None:
     assert plan.pages_for(3 * plan.page_bytes + 1) == 3
 
 
-@pytest.mark.parametrize("options", [{"page_tokens": 24}, {"dtype": "i8"}])
+def test_a_cache_of_i8_has_two_scales_a_token_and_head() -> None:
+    cache = CacheType(3, 40, 24, "i8", 16)
+    assert cache.bytes_per_token == 3 * (40 + 24 + 2 * 4)
+    assert replace(cache, v_in_k=True).bytes_per_token == 3 * (40 + 4)
+    entries = tuple(CacheEntry("kv", 3, 40, 24, None, v_in_k=shared) for shared in (False, True))
+    page_bytes = [16 * replace(cache, v_in_k=e.v_in_k).bytes_per_token for e in entries]
+    for entry, nbytes in zip(entries, page_bytes, strict=True):
+        (size,) = pool_sizes(KvPlan(16, "i8", nbytes // 16, nbytes, (entry,)))
+        assert size.k_bytes == 3 * 16 * (40 + 4) and size.k_bytes + size.v_bytes == nbytes
+
+
+@pytest.mark.parametrize("options", [{"page_tokens": 24}, {"dtype": "u8"}])
 def test_kv_options_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(CompileError, match="not supported: choose"):
         PlanKv(**options).run(Module(), None)  # type: ignore[arg-type]

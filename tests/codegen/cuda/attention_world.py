@@ -14,11 +14,11 @@ from inferc.ir.ops.serve import pools_of_keys
 
 DTYPES = {
     "f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype("f2"),
-    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "i8": np.dtype(np.int8),
 }  # fmt: skip
-MULTIPLIED = {"bf16": "bf16", "f16": "f16", "f8e4m3": "f16"}
+MULTIPLIED = {"bf16": "bf16", "f16": "f16", "f8e4m3": "f16", "i8": "bf16"}
 """What tensor cores multiply pages of a type as, and round queries and shares to."""
-ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11, "f8e4m3": 2.0**-4}
+ROUNDING = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11, "f8e4m3": 2.0**-4, "i8": 0.0}
 """Largest relative error of what is rounded to a type."""
 STEP_TOKENS, TABLE_PAGES = 128, 70
 Chunk = tuple[int, int, int]  # sequence, first new token, end of the new tokens
@@ -69,6 +69,16 @@ class Shape:
         )
 
 
+def codes_and_scales(
+    memory: np.ndarray, shape: tuple[int, ...], axis: int
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Views of a pool of i8: the codes, and the scales with 1 in place of the dims (`axis`)."""
+    heads = memory.reshape(*shape[:2], -1)
+    count = shape[2] * shape[3]
+    scales = heads[..., count:].view(np.float32)
+    return heads[..., :count].view(np.int8).reshape(shape), np.expand_dims(scales, axis)
+
+
 class World:
     """Sequences whose keys and values are in pages; unwritten slots hold NaN."""
 
@@ -78,35 +88,58 @@ class World:
         counts = [-(-n // s.page) for n in lengths]
         order = list(self.rng.permutation(sum(counts) + 2))
         self.pages = [[order.pop() for _ in range(count)] for count in counts]
-        dtype, pages = DTYPES[s.kv], sum(counts) + 2
-        k = self._aligned((pages, s.kv_heads, s.k_dim, s.page), dtype)
-        v = self._aligned((pages, s.kv_heads, s.page, s.v_dim), dtype)
+        dtype, pages = DTYPES["f32" if s.kv == "i8" else s.kv], sum(counts) + 2
+        self._shapes = (pages, s.kv_heads, s.k_dim, s.page), (pages, s.kv_heads, s.page, s.v_dim)
+        k, v = (self._aligned(shape) for shape in self._shapes)
         self.q, self.written = [], [0] * len(lengths)
         self._k, self._v = [], []
         for n in lengths:
             self.q.append(self.rng.standard_normal((n, s.heads, s.k_dim), np.float32))
             self._k.append(self.rng.standard_normal((n, s.kv_heads, s.k_dim)).astype(dtype))
             self._v.append(self.rng.standard_normal((n, s.kv_heads, s.v_dim)).astype(dtype))
-        self.k, self.v = pools_of_keys(k, s.v_dim) if s.v_in_k else (k, v)
+        self.k, self.v = k, v
         self.pools = np.array([k.ctypes.data, 0 if s.v_in_k else v.ctypes.data], np.uint64)
         self.sinks = np.linspace(-2.0, 3.0, s.heads, dtype=np.float32)
 
-    @staticmethod
-    def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _aligned(self, shape: tuple[int, ...]) -> np.ndarray:
+        """A pool of NaN; of i8 as bytes, with room for scales."""
+        dtype = DTYPES[self.shape.kv]
         nbytes = int(np.prod(shape)) * dtype.itemsize
-        whole = np.zeros(nbytes + 64, np.uint8)
+        if self.shape.kv == "i8":
+            nbytes += int(np.prod(shape[:2])) * self.shape.page * 4
+        whole = np.full(nbytes + 64, 0xFF, np.uint8)
         start = -whole.ctypes.data % 64
-        array = whole[start : start + nbytes].view(dtype).reshape(shape)
-        array[:] = np.nan
-        return array
+        memory = whole[start : start + nbytes]
+        return memory if self.shape.kv == "i8" else memory.view(dtype).reshape(shape)
+
+    def _store(self, pool: int, where: tuple[object, ...], x: np.ndarray, axis: int) -> None:
+        memory = (self.k, self.v)[pool]
+        if self.shape.kv != "i8":
+            memory[where] = x
+            return
+        codes, scales = codes_and_scales(memory, self._shapes[pool], axis)
+        scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
+        codes[where] = np.rint(x / scale)
+        scales[where] = scale
+
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """The pools in float64."""
+        k, v = self.k, self.v
+        if self.shape.kv == "i8":
+            k, v = (
+                np.multiply(*codes_and_scales(pool, shape, axis), dtype=np.float64)
+                for pool, shape, axis in zip((k, v), self._shapes, (2, 3), strict=True)
+            )
+        k, v = k.astype(np.float64), v.astype(np.float64)
+        return pools_of_keys(k, self.shape.v_dim) if self.shape.v_in_k else (k, v)
 
     def write(self, r: int, end: int) -> None:
         """Keys and values of the sequence up to `end` are in their pages from now on."""
         for t in range(self.written[r], end):
             page, at = self.pages[r][t // self.shape.page], t % self.shape.page
-            self.k[page, :, :, at] = self._k[r][t]
+            self._store(0, (page, slice(None), slice(None), at), self._k[r][t], 2)
             if not self.shape.v_in_k:
-                self.v[page, :, at] = self._v[r][t]
+                self._store(1, (page, slice(None), at), self._v[r][t], 3)
         self.written[r] = max(self.written[r], end)
 
     def _operands(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
@@ -143,16 +176,17 @@ class World:
             q = q.astype(DTYPES[MULTIPLIED[s.kv]])
         sinks = [self.sinks] if s.sinks else []
 
+        k, values = self.numbers()
+
         def attend(v: np.ndarray) -> np.ndarray:
-            pools = (self.k.astype(np.float64), v.astype(np.float64))
             reference = card("serve.paged_attention").reference
             rest = (positions, starts, contexts, tables, *sinks)
-            return reference(q.astype(np.float64), pools, *rest, **s.attrs())
+            return reference(q.astype(np.float64), (k, v), *rest, **s.attrs())
 
-        wanted = attend(self.v)
+        wanted = attend(values)
         rounding = 0.0 if s.plain else ROUNDING[MULTIPLIED[s.kv]]
         # A share off by d moves the output by d (v - output).
-        room = rounding * (attend(np.abs(self.v.astype(np.float32))) + np.abs(wanted))
+        room = rounding * (attend(np.abs(values)) + np.abs(wanted))
         room += 2e-5 * np.abs(wanted) + 5e-6
         cut = [slice(starts[i], starts[i + 1]) for i in range(len(chunks))]
         return [wanted[c] for c in cut], [room[c] for c in cut]

@@ -177,6 +177,11 @@ BODIES: dict[str, list[tuple[str, str]]] = {
         ("prefill", windowed_attention()),
         ("decode", attention("bf16", "T")),
     ],
+    "attention_i8": [
+        ("prefill", rope_append("i8")),
+        ("prefill", attention("i8", "U")),
+        ("decode", attention("i8", "T")),
+    ],
     "linear": [
         ("decode", linear(6144, 4096, "bf16")),
         ("decode", linear_with_residual("u4b_g128")),

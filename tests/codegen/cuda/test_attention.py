@@ -15,10 +15,13 @@ SHAPES = (
     Shape(heads=20, kv_heads=1, k_dim=80, v_dim=64, page=16, v_in_k=True),
     Shape(heads=12, kv_heads=2, k_dim=64, v_dim=48, kv="f8e4m3", softcap=20.0),
     Shape(heads=3, kv_heads=1, k_dim=96, v_dim=80, page=16, kv="f8e4m3", v_in_k=True, sinks=True),
+    Shape(heads=6, kv_heads=2, k_dim=64, v_dim=48, kv="i8", window=300),
+    Shape(heads=3, kv_heads=1, k_dim=96, v_dim=80, page=16, kv="i8", v_in_k=True, softcap=20.0),
     Shape(kv="f32", plain=True),
     Shape(heads=6, kv_heads=2, k_dim=40, v_dim=33, page=48, kv="f16", plain=True, sinks=True,
           alibi=True, softcap=3.0),
     Shape(heads=5, kv_heads=1, k_dim=24, v_dim=20, kv="f32", plain=True, v_in_k=True, window=50),
+    Shape(heads=4, kv_heads=2, k_dim=20, v_dim=17, page=48, kv="i8", plain=True),
 )  # fmt: skip
 LARGE = (
     Shape(heads=20, kv_heads=1, k_dim=576, v_dim=512, page=16, v_in_k=True, scale=0.06),

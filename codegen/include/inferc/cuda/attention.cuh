@@ -10,12 +10,13 @@
 #pragma once
 
 #include "inferc/cuda/dependent.cuh"
+#include "inferc/cuda/kv_page.cuh"
 #include "inferc/cuda/step.h"
 
 namespace inferc {
 
 // What a kernel file bakes in. `Shape` below is a struct with the members
-//   Element                                  float, bf16, f16 or f8e4m3: what pages hold
+//   Element                                  float, bf16, f16, f8e4m3 or i8: what pages hold
 //   stored_unit                              what is read of a page, times this, is the number
 //   heads, kv_heads, k_dim, v_dim, page_tokens
 //   v_in_k                                   values are the first v_dim components of keys

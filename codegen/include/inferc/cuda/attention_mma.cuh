@@ -54,7 +54,8 @@ INFERC_INLINE void attend_mma(const AttentionArgs<typename Tiling::Shape> &args)
         if (ahead < range.end)
             load_tile<Tiling>(args, tile, range, ahead, warp.memory, (stage + stages - 1) % stages);
         ptx::cp_async_commit();
-        if constexpr (Tiling::is_converted) convert_tile<Tiling>(warp.memory, stage);
+        if constexpr (Tiling::is_converted)
+            convert_tile<Tiling>(warp.memory, stage, base, range.end);
         if (Shape::v_in_k && base + keys > range.end) {
             clear_behind<Tiling>(base, range.end, warp.memory.k(stage));
             __syncthreads();

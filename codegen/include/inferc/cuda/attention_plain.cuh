@@ -68,13 +68,20 @@ INFERC_INLINE void plain_products(const AttentionArgs<Shape> &args, const Attent
     INFERC_UNROLL
     for (int i = 0; i < PlainTile::warp_rows; i++) acc[i] = 0.0f;
     if (key < keys.begin || key >= keys.end) return;
-    const auto *k = args.k_pool + plain_page(args, tile, key) * Shape::k_dim * Shape::page_tokens +
-                    key % Shape::page_tokens;
+    using Page = typename Shape::Element;
+    const int64_t page = plain_page(args, tile, key);
+    const Page *head = args.k_pool + page * head_elements<Page>(Shape::k_dim, Shape::page_tokens);
+    const Page *k = head + key % Shape::page_tokens;
     for (int d = 0; d < Shape::k_dim; d++) {
         const float value = to_float(k[d * Shape::page_tokens]);
         INFERC_UNROLL
         for (int i = 0; i < PlainTile::warp_rows; i++)
             acc[i] = fmaf(q[i * Shape::k_dim + d], value, acc[i]);
+    }
+    if constexpr (kScaled<Page>) {
+        const float *scales = token_scales(head, Shape::k_dim, Shape::page_tokens);
+        INFERC_UNROLL
+        for (int i = 0; i < PlainTile::warp_rows; i++) acc[i] *= scales[key % Shape::page_tokens];
     }
 }
 
@@ -113,20 +120,21 @@ INFERC_INLINE void plain_softmax(const AttentionArgs<Shape> &args, const Attenti
 template <class Shape>
 INFERC_INLINE void plain_mix(const AttentionArgs<Shape> &args, const AttentionTile &tile,
                              const KeyRange &keys, int32_t base, const PlainMemory<Shape> &memory) {
-    constexpr int rows = PlainTile::rows;
+    using Page = typename Shape::Element;
+    constexpr int rows = PlainTile::rows, dim = Shape::v_in_k ? Shape::k_dim : Shape::v_dim;
     const int32_t begin = max_of(keys.begin, base), end = min_of(keys.end, base + PlainTile::keys);
     for (int e = int(threadIdx.x); e < Shape::v_dim; e += PlainTile::threads) {
         float acc[rows];
         INFERC_UNROLL
         for (int r = 0; r < rows; r++) acc[r] = memory.out[r * Shape::v_dim + e] * memory.factor[r];
         for (int32_t key = begin; key < end; key++) {
-            const int64_t page = plain_page(args, tile, key);
             const int at = key % Shape::page_tokens;
-            float value;
-            if (Shape::v_in_k)
-                value = to_float(args.k_pool[(page * Shape::k_dim + e) * Shape::page_tokens + at]);
-            else
-                value = to_float(args.v_pool[(page * Shape::page_tokens + at) * Shape::v_dim + e]);
+            const Page *head = (Shape::v_in_k ? args.k_pool : args.v_pool) +
+                               plain_page(args, tile, key) *
+                                   head_elements<Page>(dim, Shape::page_tokens);
+            float value = to_float(head[Shape::v_in_k ? e * Shape::page_tokens + at
+                                                      : at * Shape::v_dim + e]);
+            if constexpr (kScaled<Page>) value *= token_scales(head, dim, Shape::page_tokens)[at];
             INFERC_UNROLL
             for (int r = 0; r < rows; r++)
                 acc[r] = fmaf(memory.shares[r * PlainTile::keys + key - base], value, acc[r]);

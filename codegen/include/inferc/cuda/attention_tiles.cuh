@@ -19,7 +19,8 @@ template <class Shape>
 INFERC_BOTH constexpr int attention_keys(int sm);
 
 // What pages of a type are multiplied as. f8e4m3 becomes f16, exactly, as 1/256 of its value:
-// `Shape::stored_unit` makes up for that.
+// `Shape::stored_unit` makes up for that. i8 becomes bf16, exactly: scales of keys are multiplied
+// with scores, those of values with shares.
 template <class Page>
 struct Multiplied {
     using Type = Page;
@@ -27,6 +28,10 @@ struct Multiplied {
 template <>
 struct Multiplied<f8e4m3> {
     using Type = f16;
+};
+template <>
+struct Multiplied<i8> {
+    using Type = bf16;
 };
 
 // RowWarps x KeyWarps warps; a warp has RowTiles x 16 rows.
@@ -41,6 +46,7 @@ struct AttentionTiling {
     static constexpr int rows = 16 * RowWarps * RowTiles, threads = 32 * RowWarps * KeyWarps;
     // Pages are copied as they are, and each tile is then turned into what is multiplied.
     static constexpr bool is_converted = sizeof(Page) != sizeof(Element);
+    static constexpr bool is_scaled = kScaled<Page>;
     static constexpr int v_pairs = Shape::v_dim / 16;
     static constexpr int own_v_pairs = (v_pairs + KeyWarps - 1) / KeyWarps;
 
@@ -55,16 +61,22 @@ struct AttentionTiling {
     }
     INFERC_BOTH static constexpr int elements(int keys, int stages) {
         return rows * q_pitch + (is_converted ? 1 : stages) * stage_elements(keys) +
-               (KeyWarps > 1 ? rows * tile_pitch(keys) : 0);
+               (KeyWarps > 1 ? rows * tile_pitch(keys) * (is_scaled ? 2 : 1) : 0);
     }
     INFERC_BOTH static constexpr int exchange_floats() {
         return KeyWarps > 1 ? KeyWarps * rows : rows * 8;
     }
     INFERC_BOTH static constexpr int copied_elements(int keys) {  // of a stage, if converted
-        return is_converted ? keys * (Shape::k_dim + (Shape::v_in_k ? 0 : Shape::v_dim)) : 0;
+        return is_converted ? keys * (Shape::k_dim + (Shape::v_in_k ? 0 : Shape::v_dim)) +
+                                  4 * scales(keys)
+                            : 0;
+    }
+    INFERC_BOTH static constexpr int scales(int keys) {  // of the keys, then of the values
+        return is_scaled ? keys * (Shape::v_in_k ? 1 : 2) : 0;
     }
     INFERC_BOTH static constexpr int bytes(int keys, int stages) {
-        return 2 * elements(keys, stages) + 4 * exchange_floats() + stages * copied_elements(keys);
+        return 2 * elements(keys, stages) + 4 * exchange_floats() +
+               stages * copied_elements(keys) + 4 * scales(keys);
     }
     // Tiles in shared memory. Decode has little to do for each: what counts is how many are under
     // way, with room for a second block.
@@ -132,9 +144,17 @@ struct TileMemory {
     static constexpr int k_copied_pitch = Tiling::is_converted ? keys : pitch;
     static constexpr int v_copied_pitch = Tiling::is_converted ? Shape::v_dim : Tiling::v_pitch;
 
-    INFERC_INLINE Element *shares() const {  // [rows][pitch]
+    // Scales as copied, and, behind all stages, those in use; `keys` of either kind.
+    INFERC_INLINE float *scales_copied(int stage) const {
+        return reinterpret_cast<float *>(k_copied(stage + 1)) - Tiling::scales(keys);
+    }
+    INFERC_INLINE float *k_scales() const { return reinterpret_cast<float *>(k_copied(stages)); }
+    INFERC_INLINE float *v_scales() const { return k_scales() + (Shape::v_in_k ? 0 : keys); }
+
+    INFERC_INLINE Element *shares() const {  // [rows][pitch], and again by the values' scales
         return k(0) + (Tiling::is_converted ? 1 : stages) * Tiling::stage_elements(keys);
     }
+    INFERC_INLINE Element *scaled_shares() const { return shares() + Tiling::rows * pitch; }
     // [key_warps][rows], of key warps that tell each other
     INFERC_INLINE float *exchange() const {
         return reinterpret_cast<float *>(base + Tiling::elements(keys, stages));
@@ -200,7 +220,20 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
     const bool any = touched(own);
     const int64_t page = any ? page_of(own) : 0;
 
-    const auto *k = args.k_pool + page * Shape::k_dim * page_tokens;
+    using Page = typename Shape::Element;
+    const auto *k = args.k_pool + page * head_elements<Page>(Shape::k_dim, page_tokens);
+    const auto load_scales = [&](const Page *pool, int dim, float *to) {
+        for (int i = int(threadIdx.x); i < keys / 4; i += Tiling::threads) {
+            const int32_t key = base + i * 4;
+            const bool valid = touched(key) && key < range.end;
+            const int64_t its_page = keys <= page_tokens ? page : valid ? page_of(key) : 0;
+            const Page *head = pool + its_page * head_elements<Page>(dim, page_tokens);
+            ptx::cp_async16(to + i * 4, token_scales(head, dim, page_tokens) + key % page_tokens,
+                            valid);
+        }
+    };
+    if constexpr (Tiling::is_scaled)
+        load_scales(args.k_pool, Shape::k_dim, memory.scales_copied(stage));
     INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < Shape::k_dim * chunks; i += Tiling::threads) {
         const int d = i / chunks, at = i % chunks * width;
@@ -208,6 +241,8 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
                         k + d * page_tokens + (base + at) % page_tokens, any);
     }
     if (Shape::v_in_k) return;
+    if constexpr (Tiling::is_scaled)
+        load_scales(args.v_pool, Shape::v_dim, memory.scales_copied(stage) + keys);
     constexpr int v_chunks = Shape::v_dim / width;
     INFERC_NO_UNROLL
     for (int i = int(threadIdx.x); i < keys * v_chunks; i += Tiling::threads) {
@@ -215,7 +250,9 @@ INFERC_INLINE void load_tile(const AttentionArgs<typename Tiling::Shape> &args,
         const int32_t key = base + at;
         const bool valid = touched(key) && key < range.end;
         const int64_t its_page = keys <= page_tokens ? page : valid ? page_of(key) : 0;
-        const auto *v = args.v_pool + (its_page * page_tokens + key % page_tokens) * Shape::v_dim;
+        const auto *v = args.v_pool +
+                        its_page * head_elements<Page>(Shape::v_dim, page_tokens) +
+                        key % page_tokens * Shape::v_dim;
         ptx::cp_async16(memory.v_copied(stage) + at * Memory::v_copied_pitch + e, v + e, valid);
     }
 }
@@ -227,6 +264,21 @@ INFERC_INLINE uint2 f8_to_f16(uint32_t word) {
             (high & 0x80008000u) | (high & 0x7f007f00u) >> 1};
 }
 
+// Four i8 as four bf16: floats of 2^23 and more count by ones, and what is left of them has at most
+// seven bits.
+INFERC_INLINE uint2 i8_to_bf16(uint32_t word) {
+    float x[4];
+    word ^= 0x80808080u;
+    INFERC_UNROLL
+    for (int i = 0; i < 4; i++)
+        x[i] = bits_to_float(__byte_perm(word, 0x4b000000u, 0x7440u + i)) - 8388736.0f;
+    return {__byte_perm(float_to_bits(x[0]), float_to_bits(x[1]), 0x7632),
+            __byte_perm(float_to_bits(x[2]), float_to_bits(x[3]), 0x7632)};
+}
+
+INFERC_INLINE uint2 widened(uint32_t word, f8e4m3) { return f8_to_f16(word); }
+INFERC_INLINE uint2 widened(uint32_t word, i8) { return i8_to_bf16(word); }
+
 // [rows][width] as copied to [rows][pitch] of what is multiplied.
 template <class Tiling>
 INFERC_INLINE void convert_rows(const typename Tiling::Page *from, typename Tiling::Element *to,
@@ -234,17 +286,24 @@ INFERC_INLINE void convert_rows(const typename Tiling::Page *from, typename Tili
     const int chunks = width / 16;
     for (int i = int(threadIdx.x); i < rows * chunks; i += Tiling::threads) {
         const uint4 x = *reinterpret_cast<const uint4 *>(from + i * 16);
-        const uint2 a = f8_to_f16(x.x), b = f8_to_f16(x.y), c = f8_to_f16(x.z), d = f8_to_f16(x.w);
+        const typename Tiling::Page page{};
+        const uint2 a = widened(x.x, page), b = widened(x.y, page);
+        const uint2 c = widened(x.z, page), d = widened(x.w, page);
         auto *place = reinterpret_cast<uint4 *>(to + i / chunks * pitch + i % chunks * 16);
         place[0] = {a.x, a.y, b.x, b.y};
         place[1] = {c.x, c.y, d.x, d.y};
     }
 }
 
+// Scales of what lies at `end` and behind it, as nobody wrote them, become 0.
 template <class Tiling>
-INFERC_INLINE void convert_tile(const TileMemory<Tiling> &memory, int stage) {
+INFERC_INLINE void convert_tile(const TileMemory<Tiling> &memory, int stage, int32_t base,
+                                int32_t end) {
     using Shape = typename Tiling::Shape;
     constexpr int keys = TileMemory<Tiling>::keys;
+    if constexpr (Tiling::is_scaled)
+        for (int i = int(threadIdx.x); i < Tiling::scales(keys); i += Tiling::threads)
+            memory.k_scales()[i] = base + i % keys < end ? memory.scales_copied(stage)[i] : 0.0f;
     convert_rows<Tiling>(memory.k_copied(stage), memory.k(stage), Shape::k_dim, keys,
                          TileMemory<Tiling>::pitch);
     if (!Shape::v_in_k)

@@ -102,6 +102,25 @@ struct TileWarp {
             INFERC_UNROLL_BY_2
             for (int d = 0; d < Shape::k_dim; d += 16) multiply_step(q + d, k + d * pitch);
         }
+        if constexpr (Tiling::is_scaled) scale_products();
+    }
+
+    // Scales of this lane's two columns of a block of eight. Volatile, as loads ahead of their use
+    // would cost registers that `out` needs.
+    INFERC_INLINE float2 scales_at(const float *scales, int block) const {
+        const volatile float *at = scales + block * 8 + lane % 4 * 2;
+        return {at[0], at[1]};
+    }
+
+    INFERC_INLINE void scale_products() {
+        INFERC_UNROLL
+        for (int n = 0; n < own_blocks; n++) {
+            if (!has_keys(n)) continue;
+            const float2 scale = scales_at(memory.k_scales(), key_warp * own_blocks + n);
+            INFERC_UNROLL
+            for (int i = 0; i < row_tiles * 4; i++)
+                score[i / 4][n][i % 4] *= i % 2 ? scale.y : scale.x;
+        }
     }
 
     // 16 dims: q [rows][q_pitch], k [16][pitch] at this lane's row.
@@ -206,15 +225,31 @@ struct TileWarp {
             const int column = (key_warp * own_blocks + n) * 8 + lane % 4 * 2;
             *reinterpret_cast<uint32_t *>(memory.shares() + row_of(m, h) * pitch + column) =
                 pack(score[m][n][2 * h], score[m][n][2 * h + 1], Element{});
+            if constexpr (Tiling::is_scaled) {
+                const float2 scale = scales_at(memory.v_scales(), key_warp * own_blocks + n);
+                *reinterpret_cast<uint32_t *>(memory.scaled_shares() + row_of(m, h) * pitch +
+                                              column) =
+                    pack(score[m][n][2 * h] * scale.x, score[m][n][2 * h + 1] * scale.y, Element{});
+            }
         }
         __syncthreads();
     }
 
     // ---- values
 
+    // Shares of 16 keys; `scaled`: by the scales of their values.
+    template <bool scaled>
     INFERC_INLINE void load_shares(uint32_t (&a)[4], int m, int step) const {
         if constexpr (shared_keys) {
-            load_a(a, memory.shares() + first_row(m) * pitch + step * 16, pitch);
+            const Element *from = scaled ? memory.scaled_shares() : memory.shares();
+            load_a(a, from + first_row(m) * pitch + step * 16, pitch);
+        } else if constexpr (scaled) {
+            INFERC_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const float(&s)[4] = score[m][2 * step + i / 2];
+                const float2 scale = scales_at(memory.v_scales(), 2 * step + i / 2);
+                a[i] = pack(s[i % 2 * 2] * scale.x, s[i % 2 * 2 + 1] * scale.y, Element{});
+            }
         } else {
             INFERC_UNROLL
             for (int i = 0; i < 4; i++) {
@@ -243,8 +278,9 @@ struct TileWarp {
             uint32_t a[row_tiles][4];
             INFERC_UNROLL
             for (int m = 0; m < row_tiles; m++) {
-                load_shares(a[m], m, step);
+                load_shares<false>(a[m], m, step);
                 mma(sum[m], a[m], ones, ones, Element{});
+                if constexpr (Tiling::is_scaled) load_shares<true>(a[m], m, step);
             }
             INFERC_UNROLL
             for (int p = 0; p < v_pairs; p++) {

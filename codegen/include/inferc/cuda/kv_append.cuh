@@ -3,6 +3,7 @@
 #pragma once
 
 #include "inferc/cuda/dependent.cuh"
+#include "inferc/cuda/kv_page.cuh"
 
 namespace inferc {
 
@@ -13,7 +14,7 @@ struct KvAppendArgs {
     const float *q, *k, *v;  // rows [heads * k_dim], [kv_heads * k_dim], [kv_heads * v_dim]
     int64_t q_stride, k_stride, v_stride;
     float *q_out;          // [tokens][heads * k_dim], may be q itself; nullptr: q stays as it is
-    void *k_pool;          // [page][kv_head][k_dim][page_tokens]
+    void *k_pool;          // [page][kv_head][k_dim][page_tokens], see kv_page.cuh
     void *v_pool;          // [page][kv_head][page_tokens][v_dim]
     const int32_t *slots;  // page * page_tokens + offset in the page
     int32_t tokens, heads, kv_heads, k_dim, v_dim, page_tokens;
@@ -30,14 +31,26 @@ struct KvAppendArgs {
 constexpr int kAppendThreads = 512;
 constexpr int kAppendTokens = kAppendThreads / 32;
 
-// Rows of keys in shared memory: an odd number of 32-bit words.
+// What a key is in shared memory: as it will be stored, or not yet divided by its scale.
+template <class KV>
+struct Staged {
+    using Type = KV;
+};
+template <>
+struct Staged<i8> {
+    using Type = float;
+};
+
+// Rows of keys in shared memory: an odd number of 32-bit words. The scales lie behind them.
 template <class KV>
 INFERC_BOTH constexpr int key_pitch(int k_dim) {
-    return round_up(k_dim, int(4 / sizeof(KV)) * 2) + int(4 / sizeof(KV));
+    constexpr int word = int(4 / sizeof(typename Staged<KV>::Type));
+    return round_up(k_dim, word * 2) + word;
 }
 template <class KV>
 INFERC_BOTH constexpr uint32_t append_shared_bytes(int k_dim) {
-    return uint32_t(kAppendTokens * key_pitch<KV>(k_dim) * int(sizeof(KV)));
+    const int row_bytes = key_pitch<KV>(k_dim) * int(sizeof(typename Staged<KV>::Type));
+    return uint32_t(kAppendTokens * (row_bytes + (kScaled<KV> ? 4 : 0)));
 }
 
 INFERC_BOTH int64_t query_blocks(const KvAppendArgs &args) {
@@ -48,7 +61,6 @@ INFERC_BOTH int64_t key_blocks(int64_t tokens, int64_t kv_heads) {
 }
 
 #if INFERC_DEVICE_CODE
-
 
 // Factor of an RMS norm over `n` elements; whole warps call it.
 INFERC_INLINE float rms_factor(const float *x, int n, float eps) {
@@ -92,18 +104,76 @@ INFERC_INLINE AppendPlace place_of(int32_t slot, int32_t page_tokens, int32_t kv
     return {int64_t(slot / page_tokens) * kv_heads + g, slot % page_tokens};
 }
 
+// What makes 127 of the largest of `n` numbers; whole warps call it. No number if one of them is
+// none, or infinite: bits of floats without their sign are in the floats' order, NaN the largest.
+INFERC_INLINE float scale_of(const float *x, int n) {
+    int32_t most = 0;
+    for (int i = int(threadIdx.x & 31); i < n; i += 32)
+        most = max_of(most, int32_t(float_to_bits(x[i]) & 0x7fffffffu));
+    for (int step = 16; step > 0; step /= 2)
+        most = max_of(most, __shfl_xor_sync(kAllLanes, most, step));
+    return bits_to_float(uint32_t(most)) / 127.0f;
+}
+
+// `scale` is not looked at by what has none.
+INFERC_INLINE void store_scaled(float x, float scale, i8 *to) {
+    *to = to_i8(scale > 0.0f ? x / scale : 0.0f);
+}
+template <class KV>
+INFERC_INLINE void store_scaled(KV x, float, KV *to) {
+    *to = x;
+}
+
+// Of a warp's own key in shared memory, behind all keys there.
+template <class KV>
+INFERC_INLINE float *staged_scales(typename Staged<KV>::Type *keys, int k_dim) {
+    return reinterpret_cast<float *>(keys + kAppendTokens * key_pitch<KV>(k_dim));
+}
+template <class KV>
+INFERC_INLINE void find_scale(typename Staged<KV>::Type *keys, int k_dim) {
+    if constexpr (kScaled<KV>) {
+        const int warp = int(threadIdx.x / 32);
+        __syncwarp();
+        const float scale = scale_of(keys + warp * key_pitch<KV>(k_dim), k_dim);
+        if ((threadIdx.x & 31) == 0) staged_scales<KV>(keys, k_dim)[warp] = scale;
+    }
+}
+
 // Keys of the tokens from `first` on, [kAppendTokens][key_pitch] in shared memory, to their pages.
 template <class KV>
-INFERC_INLINE void write_keys(const KV *keys, int k_dim, KV *pool, const int32_t *slots,
-                              int32_t first, int32_t tokens, int32_t page_tokens, int32_t kv_heads,
-                              int g) {
+INFERC_INLINE void write_keys(typename Staged<KV>::Type *keys, int k_dim, KV *pool,
+                              const int32_t *slots, int32_t first, int32_t tokens,
+                              int32_t page_tokens, int32_t kv_heads, int g) {
     __syncthreads();
     const int at = int(threadIdx.x) % kAppendTokens;
     if (first + at >= tokens) return;
     const AppendPlace place = place_of(slots[first + at], page_tokens, kv_heads, g);
-    KV *to = pool + place.head * k_dim * page_tokens + place.offset;
+    KV *head = pool + place.head * head_elements<KV>(k_dim, page_tokens);
+    float scale = 1.0f;
+    if constexpr (kScaled<KV>) {
+        scale = staged_scales<KV>(keys, k_dim)[at];
+        if (int(threadIdx.x) < kAppendTokens)
+            token_scales(head, k_dim, page_tokens)[place.offset] = scale;
+    }
+    KV *to = head + place.offset;
     for (int d = int(threadIdx.x) / kAppendTokens; d < k_dim; d += kAppendThreads / kAppendTokens)
-        to[int64_t(d) * page_tokens] = keys[at * key_pitch<KV>(k_dim) + d];
+        store_scaled(keys[at * key_pitch<KV>(k_dim) + d], scale, to + int64_t(d) * page_tokens);
+}
+
+// One value by one warp.
+template <class KV>
+INFERC_INLINE void write_value(const float *v, int v_dim, KV *pool, const AppendPlace &place,
+                               int32_t page_tokens) {
+    const int lane = int(threadIdx.x & 31);
+    KV *head = pool + place.head * head_elements<KV>(v_dim, page_tokens);
+    KV *to = head + place.offset * v_dim;
+    if constexpr (kScaled<KV>) {
+        const float scale = scale_of(v, v_dim);
+        if (lane == 0) token_scales(head, v_dim, page_tokens)[place.offset] = scale;
+        for (int e = lane; e < v_dim; e += 32) store_scaled(v[e], scale, to + e);
+    } else {
+        for (int e = lane; e < v_dim; e += 32) convert(v[e], to + e);
+    }
 }
 
 INFERC_INLINE Rotation rotation_of(const KvAppendArgs &args, int64_t token) {
@@ -121,21 +191,20 @@ INFERC_INLINE void append_query(const KvAppendArgs &args, int64_t item) {
 
 template <class KV>
 INFERC_INLINE void append_keys(const KvAppendArgs &args, int32_t first, int g) {
-    INFERC_DYNAMIC_SHARED(KV, keys);
+    INFERC_DYNAMIC_SHARED(typename Staged<KV>::Type, keys);
     const int warp = int(threadIdx.x / 32);
     const int64_t token = first + warp;
     if (token < args.tokens) {
-        KV *key = keys + warp * key_pitch<KV>(args.k_dim);
+        auto *key = keys + warp * key_pitch<KV>(args.k_dim);
         turn_head(args.k + token * args.k_stride + g * args.k_dim, args.k_dim, args.k_norm,
                   args.eps, rotation_of(args, token), [&](int d, float x) { convert(x, key + d); });
         const AppendPlace place = place_of(args.slots[token], args.page_tokens, args.kv_heads, g);
-        const float *v = args.v + token * args.v_stride + g * args.v_dim;
-        KV *to = static_cast<KV *>(args.v_pool) +
-                 (place.head * args.page_tokens + place.offset) * args.v_dim;
-        for (int e = int(threadIdx.x & 31); e < args.v_dim; e += 32) convert(v[e], to + e);
+        write_value(args.v + token * args.v_stride + g * args.v_dim, args.v_dim,
+                    static_cast<KV *>(args.v_pool), place, args.page_tokens);
+        find_scale<KV>(keys, args.k_dim);
     }
-    write_keys(keys, args.k_dim, static_cast<KV *>(args.k_pool), args.slots, first, args.tokens,
-               args.page_tokens, args.kv_heads, g);
+    write_keys<KV>(keys, args.k_dim, static_cast<KV *>(args.k_pool), args.slots, first, args.tokens,
+                   args.page_tokens, args.kv_heads, g);
 }
 
 // Grid: query_blocks(), then key_blocks().

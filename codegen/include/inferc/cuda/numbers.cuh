@@ -12,6 +12,9 @@ struct f16 {
 struct f8e4m3 {  // 1 sign, 4 exponent (bias 7), 3 mantissa; 0x7f is NaN, there is no infinity
     uint8_t bits;
 };
+struct i8 {  // an integer of -127 to 127, of which a scale elsewhere makes a number
+    int8_t bits;
+};
 
 template <class T>
 INFERC_BOTH constexpr T min_of(T a, T b) {
@@ -134,6 +137,12 @@ INFERC_INLINE f8e4m3 to_f8e4m3(float value) {
         return {uint8_t(sign | units)};
     }
     return {uint8_t(sign | ((bits - 0x3c000000u + 0x7ffffu + ((bits >> 20) & 1u)) >> 20))};
+}
+
+INFERC_INLINE float to_float(i8 value) { return float(value.bits); }
+// Rounds to nearest even, into -127 to 127; a NaN becomes one of them.
+INFERC_INLINE i8 to_i8(float value) {
+    return {int8_t(int(rintf(fminf(fmaxf(value, -127.0f), 127.0f))))};
 }
 
 INFERC_INLINE void convert(float value, float *out) { *out = value; }

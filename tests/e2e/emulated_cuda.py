@@ -49,12 +49,12 @@ def compile_emulated(source: Path, name: str, output: Path, **options: Any) -> M
         return inferc.compile(source, output, context_tokens=context, tvm=False, **options)
 
 
-def emulated_device(artifact: Path, sm: int = 80) -> EmulatedDevice:
+def emulated_device(artifact: Path, sm: int = 80, overlaps: bool = False) -> EmulatedDevice:
     """A device that knows the kernels of an artifact."""
     folder = artifact / "cuda"
     codes = {path.stem: path.read_text() for path in sorted(folder.glob("*.cu"))}
     library = emulated_library(codes, (folder / STEP_FILE).read_text(), sm)
-    return EmulatedDevice(divmod(sm, 10), kernels=library)
+    return EmulatedDevice(divmod(sm, 10), kernels=library, overlaps=overlaps)
 
 
 @contextmanager

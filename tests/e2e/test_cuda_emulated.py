@@ -13,6 +13,7 @@ from inferc.errors import InfercError
 from inferc.runtime.executors.cuda import CudaExecutor
 from inferc.runtime.executors.cuda_options import CudaOptions
 from inferc.verify import verify
+from tests.codegen.cuda.cuda_runner import ORDERS
 from tests.e2e.emulated_cuda import compile_emulated, emulated_device, emulation, load_emulated
 from tests.e2e.test_batch_invariance import observed, requests
 from tests.e2e.workshop import Workshop, ids_of, reference_logits
@@ -132,6 +133,26 @@ def test_many_rows_have_the_bits_of_few(served: Path) -> None:
         many = engine.logits(ids).copy()
         assert len(many) > 64
         assert np.array_equal(engine.logits(ids, 16).view(np.int32), many.view(np.int32))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_kernels_that_begin_early(served: Path, order: int) -> None:
+    """Before the kernel ahead has ended they read nothing that it writes."""
+    found = []
+    for overlaps in (False, True):
+        device = emulated_device(served, overlaps=overlaps)
+        assert device.kernels is not None
+        device.kernels.inferc_emulation_order(order)
+        with load_emulated(served, device, kv_budget_bytes=1 << 17, prefix_cache=False) as engine:
+            logits = [engine.logits(ids_of(SERVED, 40), chunk).copy() for chunk in (40, 13)]
+            (made,) = engine.generate(
+                [ids_of(SERVED, 5)], temperature=0.9, top_k=7, seed=1, max_tokens=4, ignore_eos=True
+            )
+        device.kernels.inferc_emulation_order(ORDERS[0])
+        assert (device.withheld > len(device.launches) // 2) is overlaps
+        found.append((np.concatenate(logits).view(np.int32), made.token_ids))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
 
 
 @pytest.mark.usefixtures("references")

@@ -5,7 +5,8 @@ that what is overwritten, read or freed too early shows. Memory is poisoned and 
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,22 @@ from inferc.runtime.executors.nvtx import LAUNCH
 
 GUARD = 256
 POISON = 0xA5
+DEPENDENT = 1  # INFERC_LAUNCH_DEPENDENT
 Work = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Memory that a launch changed."""
+
+    address: int
+    before: np.ndarray
+    after: np.ndarray
+
+    @property
+    def region(self) -> tuple[int, int, int]:
+        """As `inferc_emulation_withhold` takes it."""
+        return self.address, self.after.ctypes.data, self.after.nbytes
 
 
 @dataclass(eq=False)
@@ -44,15 +60,23 @@ class EmulatedLauncher:
 
 
 class EmulatedDevice:
-    """`kernels`: the emulated library, if it is not the step library itself."""
+    """`kernels`: the emulated library, if it is not the step library itself.
+
+    `overlaps`: a kernel that may begin before the one ahead has ended does: it finds the memory as
+    it was before that one, until it waits.
+    """
 
     def __init__(
         self,
         capability: tuple[int, int] = (8, 0),
         total_bytes: int = 2**30,
         kernels: ctypes.CDLL | None = None,
+        overlaps: bool = False,
     ) -> None:
         self.kernels = kernels
+        self.overlaps = overlaps
+        self.ahead: list[Written] = []
+        self.withheld = 0
         self.facts = DeviceFacts("cuda:0 (emulated)", capability, 4, 13000)
         self.total_bytes = total_bytes
         self.stream: list[Work] = []
@@ -136,7 +160,33 @@ class EmulatedDevice:
 
     def _step(self) -> None:
         self.done += 1
+        ahead = self.ahead
         self.stream.pop(0)()
+        if self.ahead is ahead:  # no launch: what follows a copy waits for it
+            self.ahead = []
+
+    @contextmanager
+    def _overlap(self, library: ctypes.CDLL, dependent: bool) -> Iterator[None]:
+        """Around a launch: withholds what the one ahead wrote, and notes what this one writes."""
+        if not self.overlaps:
+            yield
+            return
+        before = {address: memory.copy() for address, memory in self.memory.items()}
+        ahead = self.ahead if dependent else []
+        regions = (ctypes.c_uint64 * (3 * len(ahead)))(*(n for w in ahead for n in w.region))
+        for written in ahead:
+            ctypes.memmove(written.address, written.before.ctypes.data, written.before.nbytes)
+        self.withheld += len(ahead)
+        library.inferc_emulation_withhold(regions, len(ahead))
+        yield
+        self.ahead = []
+        for address, old in before.items():
+            changed = np.flatnonzero(old != self.memory[address])
+            if len(changed):
+                start, end = int(changed[0]), int(changed[-1]) + 1
+                to = address - GUARD + start
+                after = self.memory[address][start:end].copy()
+                self.ahead.append(Written(to, old[start:end].copy(), after))
 
     def _check_guards(self) -> None:
         for memory in self.memory.values():
@@ -175,13 +225,14 @@ class EmulatedDevice:
 
             def work() -> None:
                 self.launches.append(name)
-                code = run(
-                    table,
-                    number,
-                    ctypes.addressof(config_copy),
-                    ctypes.addressof(args_copy),
-                    nbytes,
-                )
+                with self._overlap(library, bool(config_copy.flags & DEPENDENT)):
+                    code = run(
+                        table,
+                        number,
+                        ctypes.addressof(config_copy),
+                        ctypes.addressof(args_copy),
+                        nbytes,
+                    )
                 assert code == 0, (name, code, _message(library))
 
             (self.stream if self.capturing is None else self.capturing).append(work)

@@ -14,6 +14,7 @@ from tests.codegen.cuda.cuda_runner import check_guards, compile_emulated, guard
 
 FAIR, EAGER, GREEDY, REVERSED, SHUFFLED = 0, 1, 2, 4, 8
 ORDERS = (FAIR, EAGER, GREEDY, GREEDY | EAGER, REVERSED, REVERSED | GREEDY | EAGER, SHUFFLED)
+DEPENDENT = 1  # INFERC_LAUNCH_DEPENDENT
 _HEADER = "emulation_test.cuh"
 _KERNEL = re.compile(r"^(?:INFERC_KERNEL|PLANTED)\((\w+)", re.M)
 
@@ -60,6 +61,8 @@ extern "C" int32_t test_launch(int32_t kernel, const inferc_launch_config *confi
     ) -> np.ndarray:  # fmt: skip
         """The output, filled with `fill` before; its guards are checked after.
 
+        With the flag of dependent launches the inputs are zero until the kernel waits for them.
+
         Raises:
             EmulationError: the launch failed.
             AssertionError: the kernel wrote before or behind its output.
@@ -74,6 +77,12 @@ extern "C" int32_t test_launch(int32_t kernel, const inferc_launch_config *confi
         args = _Args((ctypes.c_void_p * 3)(*addresses), inner.ctypes.data, n)
         config = LaunchConfig((ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, 1, flags)
         self.library.inferc_emulation_order(order)
+        late = [a.copy() for a in kept] if flags & DEPENDENT else []
+        regions = (ctypes.c_uint64 * (3 * len(late)))()
+        for i, (there, here) in enumerate(zip(kept, late, strict=False)):
+            there[:] = 0
+            regions[3 * i : 3 * i + 3] = [there.ctypes.data, here.ctypes.data, here.nbytes]
+        self.library.inferc_emulation_withhold(regions, len(late))
         code = self.library.test_launch(
             self.names.index(name), ctypes.byref(config), ctypes.byref(args),
             ctypes.c_uint64(ctypes.sizeof(args)),

@@ -265,12 +265,17 @@ PLANTED(bounds_deep, 128, bounds<Bounds::deep>)
 
 // ---- out[64] of in[64], launched so that it may begin before the kernel ahead has ended
 
-template <bool waits>
+enum class Wait { first, none, after_reading };
+
+template <Wait wait>
 INFERC_INLINE void dependent(const TestArgs &args) {
-    if (waits) ptx::grid_dependency_wait();
+    if (wait == Wait::first) ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
-    static_cast<float *>(args.out)[threadIdx.x] = input<float>(args, 0)[threadIdx.x];
+    const float x = input<float>(args, 0)[threadIdx.x];
+    if (wait == Wait::after_reading) ptx::grid_dependency_wait();
+    static_cast<float *>(args.out)[threadIdx.x] = x;
 }
-PLANTED(dependent_right, 64, dependent<true>)
-PLANTED(dependent_no_wait, 64, dependent<false>)
-PLANTED(dependent_too_many_threads, 32, dependent<true>)
+PLANTED(dependent_right, 64, dependent<Wait::first>)
+PLANTED(dependent_no_wait, 64, dependent<Wait::none>)
+PLANTED(dependent_late_wait, 64, dependent<Wait::after_reading>)
+PLANTED(dependent_too_many_threads, 32, dependent<Wait::first>)

@@ -121,6 +121,7 @@ def test_kernels_without_a_fault(name: str, order: int) -> None:
         ("parting_matrix_load", FAIR, "has returned, lane 0 waits for it in ldmatrix"),
         ("parting_named_barrier", FAIR, "deadlock.*64 threads from thread 64: barrier_sync"),
         ("dependent_no_wait", FAIR, "calls no grid_dependency_wait"),
+        ("dependent_late_wait", FAIR, WRONG),
         ("dependent_too_many_threads", FAIR, "is compiled for 32 threads of a block"),
         ("bounds_shared_behind", FAIR, "beyond dynamic shared memory: byte 512 of 512"),
         ("bounds_shared_before", FAIR, "beyond dynamic shared memory: byte -4 of 512"),

@@ -200,6 +200,7 @@ inline bool run_grid(const EmulatedKernel &kernel, const Config &config, const v
 #if !defined(__SANITIZE_ADDRESS__)
     release_signals(before);
 #endif
+    release_withheld();
     if (!block.failed && (config.flags & kLaunchDependent) && !block.waited_for_grid)
         fail_block("launched to begin before others have ended, but calls no grid_dependency_wait");
     if (!block.failed) message[0] = 0;
@@ -226,6 +227,11 @@ int32_t emulation_launch(void *context, int32_t kernel, const Config *config, co
 // The order of later launches: a sum of 1 (eager copies), 2 (greedy), 4 (reversed), 8 (shuffled).
 INFERC_EMULATION_EXPORT void inferc_emulation_order(int order) {
     ::inferc::emulation::wanted_order = order;
+}
+// The next launch finds what `regions` replace, and they only from where it first waits on.
+INFERC_EMULATION_EXPORT void inferc_emulation_withhold(const void *regions, int count) {
+    ::inferc::emulation::withheld = static_cast<const ::inferc::emulation::Withheld *>(regions);
+    ::inferc::emulation::withheld_count = count;
 }
 // What went wrong in the last launch; empty after one that succeeded.
 INFERC_EMULATION_EXPORT const char *inferc_emulation_error() {

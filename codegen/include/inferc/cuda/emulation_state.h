@@ -118,7 +118,23 @@ struct Block {
     Fiber fibers[kMostThreads];
 };
 
+// What the kernel ahead has written; it appears in memory where a kernel first waits for it.
+struct Withheld {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+};
+
 inline Block block;
+inline const Withheld *withheld;
+inline int withheld_count;
+
+inline void release_withheld() {
+    for (int i = 0; i < withheld_count; i++)
+        memcpy(withheld[i].to, withheld[i].from, withheld[i].bytes);
+    withheld_count = 0;
+}
+
 inline char message[kMessageBytes];
 inline int message_begin;  // behind the kernel's name
 

@@ -148,7 +148,10 @@ INFERC_INLINE void barrier_sync(int id, int threads INFERC_SITE) {
 INFERC_INLINE void barrier_arrive(int id, int threads INFERC_SITE) {
     emulation::arrive_at_barrier(id, uint32_t(threads), false, "barrier_arrive", site);
 }
-INFERC_INLINE void grid_dependency_wait() { emulation::block.waited_for_grid = true; }
+INFERC_INLINE void grid_dependency_wait() {
+    emulation::release_withheld();
+    emulation::block.waited_for_grid = true;
+}
 INFERC_INLINE void grid_dependency_launch() {}
 
 #endif

@@ -26,7 +26,7 @@ def rows(
         yield f"{name}: bytes moved", left.bytes_moved, right.bytes_moved
         yield f"{name}: traffic ratio", left.traffic_ratio, right.traffic_ratio
         yield f"{name}: flops", left.flops, right.flops
-        yield f"{name}: predicted us", left.predicted_us, right.predicted_us
+        yield f"{name}: predicted us on {machine.name}", left.predicted_us, right.predicted_us
 
 
 def show(
@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Print the comparison."""
     table = Table(box=None, pad_edge=False)
-    names = (escape(report["model"]["name"]) for report in (a, b))
+    names = (f"{escape(r['model']['name'])}\n{r['target']['name']}" for r in (a, b))
     for i, column in enumerate(("", *names, "ratio")):
         table.add_column(column, justify="left" if i == 0 else "right")
     for name, left, right in rows(a, b, workloads, machine):

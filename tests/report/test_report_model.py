@@ -89,6 +89,17 @@ def test_missing_and_newer(tmp_path: Path) -> None:
         model.load(tmp_path)
 
 
+def test_a_comparison_says_what_was_compiled_for_what() -> None:
+    console = Console(width=140)
+    other = report() | {"target": report()["target"] | {"name": "cuda:sm_80"}}
+    workloads = {name: Workload.decode(1, 10) for name in ("decode", "prefill")}
+    with console.capture() as page:
+        compare.show(report(), other, workloads, MACHINE, console)
+    lines = page.get().splitlines()
+    assert lines[1].split() == [report()["target"]["name"], "cuda:sm_80", "ratio"]
+    assert any(line.startswith(f"decode: predicted us on {MACHINE.name} ") for line in lines)
+
+
 def test_views_take_any_name() -> None:
     """A model may be called after a file with brackets in its name."""
     console = Console(width=140)

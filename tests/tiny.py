@@ -207,10 +207,13 @@ def model(name: str) -> PreTrainedModel:
     """The reference model: eager attention, float32, random weights everywhere."""
     fields = json.loads(json.dumps(config(name)))
     built = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    made = AutoModelForCausalLM.from_config(
-        built, attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    seed = zlib.crc32(name.encode())
+    with torch.random.fork_rng():  # what transformers starts with may be random: sinks, decays
+        torch.manual_seed(seed)
+        made = AutoModelForCausalLM.from_config(
+            built, attn_implementation="eager", dtype=torch.float32
+        ).eval()
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from tests import tiny
 from tests.e2e.workshop import Workshop
 
 
@@ -26,3 +29,9 @@ def test_same_input_same_bytes(workshop: Workshop, tmp_path: Path) -> None:
     assert {"manifest.json", "report.json", "report.html", "cpu/step.so"} <= first.keys()
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_tiny_models_are_deterministic_by_name() -> None:
+    """Sinks too, which transformers leaves as they come."""
+    first, second = (tiny.model.__wrapped__("gpt_oss").state_dict() for _ in range(2))
+    assert [key for key in first if not np.array_equal(first[key], second[key])] == []

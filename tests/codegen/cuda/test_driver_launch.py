@@ -150,5 +150,7 @@ def test_the_first_failure_is_kept(library: ctypes.CDLL) -> None:
     config = LaunchConfig((1, 1, 1), 32, 0, 0, 0)
     assert [launch(of, kernel, config) for kernel in (0, 1, 0)] == [0, 702, 0]
     failure = of.take_failure()
-    assert failure is not None and failure.kernel == 1 and "702" in failure.error
+    assert failure is not None and failure.kernel == 1
+    # A number, or its name where the bindings are installed.
+    assert "702" in failure.error or failure.error == "CUDA_ERROR_LAUNCH_TIMEOUT"
     assert of.take_failure() is None

@@ -170,10 +170,13 @@ def _quantise(
 
 
 def _random(family: str, config: dict[str, Any]) -> Any:
-    made = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(family, **config), attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    generator = torch.Generator().manual_seed(zlib.crc32(family.encode()))
+    seed = zlib.crc32(family.encode())
+    with torch.random.fork_rng():  # what transformers starts with may be random: sinks
+        torch.manual_seed(seed)
+        made = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **config), attn_implementation="eager", dtype=torch.float32
+        ).eval()
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in made.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -83,10 +83,13 @@ def model(name: str) -> PreTrainedModel:
     """The reference model. Decays keep the values that transformers starts with, plus noise."""
     fields = json.loads(json.dumps(config(name)))
     built = CONFIG_MAPPING[fields.pop("model_type")](**fields)
-    made = AutoModelForCausalLM.from_config(
-        built, attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    seed = zlib.crc32(name.encode())
+    with torch.random.fork_rng():  # the decays that it starts with are random
+        torch.manual_seed(seed)
+        made = AutoModelForCausalLM.from_config(
+            built, attn_implementation="eager", dtype=torch.float32
+        ).eval()
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, parameter in made.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)

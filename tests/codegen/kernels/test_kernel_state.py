@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 from kernel_library import FLAGS, HERE, ISAS, Guarded, cached, cpu_flags
 
-from inferc.ir.ops.recurrent import SERVED, Recurrence
+from tests.codegen.recurrence_cases import RecurrenceCase as Case
+from tests.codegen.recurrence_cases import Sequences, close, wanted
 
-SLOTS = 5
 _ROWS_MAX = 5  # operands with rows that the C functions take
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel of `library_state.cpp` with its sizes."""
-
-    core: str
-    sizes: dict[str, int]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    bias: bool = False
-
-    @property
-    def recurrence(self) -> Recurrence:
-        return SERVED[f"serve.{self.core}"]
-
-    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
-        parts = [axis.partition(" - ") for axis in axes]
-        return tuple(self.sizes[name] - int(less or 0) for name, _, less in parts)
-
-    def inputs(self, tokens: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Operands with rows, and weights. Decays are negative, gates and steps below one."""
-        rng = np.random.default_rng(seed)
-
-        def values(name: str, shape: tuple[int, ...]) -> np.ndarray:
-            normal = rng.standard_normal(shape) * 0.5
-            if name in ("a", "g"):
-                normal = -np.abs(normal)
-            if name in ("dt", "beta", "gate"):
-                normal = 1 / (1 + np.exp(-normal))
-            return normal.astype(np.float32)
-
-        core = self.recurrence
-        rows = [values(n, (tokens, *self.shape(axes))) for n, axes in core.rows]
-        weights = [
-            values(n, self.shape(axes)) for n, axes in core.weights if self.bias or n[-1] != "?"
-        ]
-        return rows, weights
-
-    def states(self, seed: int = 1) -> np.ndarray:
-        shape = (SLOTS, *self.shape(self.recurrence.state))
-        return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 CASES = {
@@ -81,24 +38,6 @@ def library(isa: str) -> ctypes.CDLL:
         pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
     options = [*FLAGS, *ISAS[isa][1].split(), "-shared"]
     return ctypes.CDLL(str(cached(f"{isa}-state.so", options, HERE / "library_state.cpp")))
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """A ragged batch: how many tokens each sequence has, at which position it begins, its slot."""
-
-    lengths: tuple[int, ...]
-    first: tuple[int, ...]
-    slots: tuple[int, ...]
-
-    @property
-    def starts(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
-
-    @property
-    def positions(self) -> np.ndarray:
-        spans = zip(self.first, self.lengths, strict=True)
-        return np.concatenate([np.arange(f, f + n) for f, n in spans]).astype(np.int32)
 
 
 MIXED = Sequences((5, 1, 0, 9), (0, 3, 2, 7), (4, 0, 2, 1))  # begun, going on, without tokens
@@ -134,34 +73,12 @@ def run(
     return out.array.copy()
 
 
-def wanted(
-    name: str, batch: Sequences, rows: list[np.ndarray], weights: list[np.ndarray],
-    states: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Results and states by the reference in float64."""
-    case, results, after = CASES[name], [], states.astype(np.float64)
-    for r, slot in enumerate(batch.slots):
-        span = slice(batch.starts[r], batch.starts[r + 1])
-        if span.start == span.stop:
-            continue
-        before = None if batch.first[r] == 0 else after[slot]
-        parts = [x[span].astype(np.float64) for x in rows]
-        weights64 = [w.astype(np.float64) for w in weights]
-        y, after[slot] = case.recurrence.run(before, *parts, *weights64, **case.attrs)
-        results.append(y)
-    return np.concatenate(results), after
-
-
-def close(found: np.ndarray, reference: np.ndarray) -> bool:
-    return bool(np.abs(found - reference).max() <= 3e-6 * np.abs(reference).max())
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", CASES)
 def test_against_float64_in_a_ragged_batch(name: str, isa: str) -> None:
     rows, weights = CASES[name].inputs(len(MIXED.positions))
     states = CASES[name].states()
-    y, after = wanted(name, MIXED, rows, weights, states)
+    y, after = wanted(CASES[name], MIXED, rows, weights, states)
     states[4] = np.nan  # what the last sequence in this slot has left is not read
     idle = states[[2, 3]].copy()
     assert close(run(isa, name, MIXED, rows, weights, states), y)

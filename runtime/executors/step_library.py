@@ -16,6 +16,7 @@ _MEANINGS = {
     4: "the block table is too wide",
     5: "a decode step with other than one token a sequence",
     6: "arena, weights, KV pages or states are not aligned to 64 bytes",
+    9: "something is wanted that the library cannot do",
 }
 
 _loaded: dict[Path, list[tuple[int, int]]] = {}
@@ -43,14 +44,32 @@ class StepArgs(ctypes.Structure):
         ("logits", ctypes.c_void_p),
         ("state_slots", _Int32Pointer),
         ("states", ctypes.c_void_p),
+        ("profile_ns", ctypes.c_void_p),
+        ("greedy_ids", _Int32Pointer),
+        ("greedy_end", ctypes.c_int32),
+    )
+
+
+class PoolOptions(ctypes.Structure):
+    """`inferc_pool_options`; see the header."""
+
+    _fields_ = (
+        ("threads", ctypes.c_int32),
+        ("spin_us", ctypes.c_int32),
+        ("pinned", ctypes.c_int32),
     )
 
 
 class StepLibrary:
-    """A loaded step library and its pool of worker threads."""
+    """A loaded step library and its pool of worker threads.
+
+    `abi_version` is that of the library: what newer fields of the arguments say, an older one
+    does not see.
+    """
 
     def __init__(self, path: Path, threads: int) -> None:
         self._library = _load(path)
+        self.abi_version = int(self._library.inferc_abi_version())
         self._pool: int | None = self._library.inferc_pool_create(threads)
         self._process = os.getpid()
         # Also ends the workers of an engine that is dropped without being closed.
@@ -73,6 +92,15 @@ class StepLibrary:
         code = step(self._pool, ctypes.byref(args))
         if code != 0:
             raise InfercError(refusal(code, args))
+
+    def calls(self, decode: bool) -> int:
+        """Kernel calls of a step: what sizes `profile_ns`. Needs version 3."""
+        if self.abi_version < 3:
+            raise InfercError(
+                f"The artifact's step library (ABI {self.abi_version}) cannot measure its kernels;"
+                " compile the model again."
+            )
+        return int(self._library.inferc_step_calls(int(decode)))
 
     def close(self) -> None:
         """Stop the workers; safe to call twice."""
@@ -141,6 +169,13 @@ def _load(path: Path) -> ctypes.CDLL:
         for step in (library.inferc_step_prefill, library.inferc_step_decode):
             step.restype = ctypes.c_int32
             step.argtypes = (ctypes.c_void_p, ctypes.POINTER(StepArgs))
+        if version >= 3:
+            library.inferc_step_calls.restype = ctypes.c_int32
+            library.inferc_step_calls.argtypes = (ctypes.c_int32,)
+            library.inferc_pool_create_with.restype = ctypes.c_void_p
+            library.inferc_pool_create_with.argtypes = (ctypes.POINTER(PoolOptions),)
+            library.inferc_pool_defaults.restype = None
+            library.inferc_pool_defaults.argtypes = (ctypes.c_int32, ctypes.POINTER(PoolOptions))
     except AttributeError as error:
         raise _unloadable(path, error) from error
     check_abi(path, version, READABLE_ABI_VERSIONS)

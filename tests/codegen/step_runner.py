@@ -168,7 +168,7 @@ class Compiled:
     def vocab(self) -> int:
         return int(self.module.funcs["prefill"].results[0].type.shape[1])
 
-    def step(self, phase: str, batch: Batch) -> np.ndarray:
+    def step(self, phase: str, batch: Batch, profile_ns: np.ndarray | None = None) -> np.ndarray:
         """Run a step; returns the logits."""
         logits = np.full((len(batch.logit_rows), self.vocab), np.nan, np.float32)
         args = StepArgs(
@@ -178,6 +178,8 @@ class Compiled:
             ctypes.cast(self.cache_pointers, ctypes.c_void_p),
             self.arena.ctypes.data, logits.ctypes.data,
         )  # fmt: skip
+        if profile_ns is not None:
+            args.profile_ns = profile_ns.ctypes.data
         self.arena[:] = 0xFF  # NaN: nothing may be read before it is written
         code = getattr(self.library, f"inferc_step_{phase}")(self.pool, ctypes.byref(args))
         assert code == 0, code

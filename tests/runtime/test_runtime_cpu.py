@@ -1,6 +1,5 @@
 """The CPU executor over a step library with the real interface and a toy model."""
 
-import ctypes
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from inferc.errors import ArtifactError, InfercError, RequestError
 from inferc.runtime.artifact import KvPlan, Limits, read_manifest
 from inferc.runtime.engine import Engine, load
 from inferc.runtime.executors.cpu import CpuExecutor
-from inferc.runtime.executors.step_library import StepArgs
 from inferc.runtime.kv_budget import kv_budget
 from inferc.runtime.plan import Plan, PlannedSequence, Rows
 from inferc.runtime.request import SequenceId
@@ -35,11 +33,6 @@ def expected_logits(ids: list[int]) -> np.ndarray:
         value = mix(value, token + int(WEIGHT[position % 16]))
         rows.append([(mix(value, column) % 4096) / 256 for column in range(VOCAB)])
     return np.array(rows, np.float32)
-
-
-def test_struct_is_laid_out_as_in_c() -> None:
-    assert ctypes.sizeof(StepArgs) == 16 + 13 * ctypes.sizeof(ctypes.c_void_p)
-    assert StepArgs.states.offset == ctypes.sizeof(StepArgs) - ctypes.sizeof(ctypes.c_void_p)
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 1, 3])

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -29,7 +30,8 @@ struct Pool {
     WaitWord phase;  // number of barriers passed
     alignas(64) uint32_t arrived;
     alignas(64) int workers;
-    int spins;
+    int64_t spin_ns;
+    int pinned;
     int stop;
     void (*fn)(void *arg, int worker, int workers);
     void *arg;
@@ -53,12 +55,30 @@ inline void pool_pause() {
 #endif
 }
 
+inline int64_t pool_now_ns() {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+// Looks for a value other than `old` for spin_ns; whether there was one. The length of a pause
+// differs by a factor of ten between processors, so time decides and not their number.
+inline bool pool_spin(const Pool *pool, const WaitWord *word, uint32_t old) {
+    for (int64_t end_ns = 0;;) {
+        for (int i = 0; i < 64; i++) {
+            if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) != old) return true;
+            if (pool->spin_ns == 0) return false;
+            pool_pause();
+        }
+        const int64_t now_ns = pool_now_ns();
+        if (end_ns == 0) end_ns = now_ns + pool->spin_ns;
+        if (now_ns >= end_ns) return false;
+    }
+}
+
 // Returns when word->value differs from `old`.
 inline void pool_wait(Pool *pool, WaitWord *word, uint32_t old) {
-    for (int i = 0; i < pool->spins; i++) {
-        if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) != old) return;
-        pool_pause();
-    }
+    if (pool_spin(pool, word, old)) return;
     // Sequentially consistent with pool_advance(): either the sleeper is counted or the value is
     // seen.
     __atomic_fetch_add(&word->sleepers, 1, __ATOMIC_SEQ_CST);
@@ -100,9 +120,25 @@ inline void pool_barrier(Pool *pool) {
 
 inline int pool_workers(const Pool *pool) { return pool->workers; }
 
+// Keeps the calling thread on the allowed processor number `worker`. Best effort: where it cannot
+// be had the thread stays free.
+inline void pool_pin(int worker) {
+#if defined(__linux__)
+    cpu_set_t allowed, one;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+    CPU_ZERO(&one);
+    for (int cpu = 0, index = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed) && index++ == worker) CPU_SET(cpu, &one);
+    if (CPU_COUNT(&one) == 1) (void)sched_setaffinity(0, sizeof(one), &one);
+#else
+    (void)worker;
+#endif
+}
+
 inline void *pool_thread(void *start) {
     Pool *pool = ((Pool::Start *)start)->pool;
     int worker = ((Pool::Start *)start)->worker;
+    if (pool->pinned) pool_pin(worker);
     for (uint32_t seen = 0;; seen++) {
         pool_wait(pool, &pool->job, seen);
         if (pool->stop) return nullptr;
@@ -121,14 +157,24 @@ inline void pool_run(Pool *pool, void (*fn)(void *arg, int worker, int workers),
     pool_barrier(pool);
 }
 
-// Spinning helps only when every worker has a processor of its own.
-inline int pool_spins(int threads) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+// How many processors this process may use.
+inline int pool_processors() {
 #if defined(__linux__)
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) processors = CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
 #endif
-    return threads <= processors ? 2000 : 0;
+    return int(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+// How many workers, how long each waits busily, and whether each but the caller of pool_run()
+// stays on one processor.
+struct PoolOptions {
+    int threads, spin_us, pinned;
+};
+
+// Spinning helps only when every worker has a processor of its own.
+inline PoolOptions pool_defaults(int threads) {
+    return {threads, threads <= pool_processors() ? 50 : 0, 0};
 }
 
 inline void pool_destroy(Pool *pool) {
@@ -146,13 +192,15 @@ inline void pool_destroy(Pool *pool) {
 }
 
 // `threads` workers, of which the caller of pool_run() is one; nullptr if they cannot be had.
-inline Pool *pool_create(int threads) {
+inline Pool *pool_create(const PoolOptions &options) {
+    const int threads = options.threads;
     void *memory = nullptr;
     if (threads < 1 || posix_memalign(&memory, 64, sizeof(Pool)) != 0) return nullptr;
     memset(memory, 0, sizeof(Pool));
     Pool *pool = (Pool *)memory;
     pool->workers = threads;
-    pool->spins = pool_spins(threads);
+    pool->spin_ns = int64_t(options.spin_us) * 1000;
+    pool->pinned = options.pinned && threads <= pool_processors();
 #if !defined(__linux__)
     pthread_mutex_init(&pool->mutex, nullptr);
     pthread_cond_init(&pool->changed, nullptr);
@@ -170,5 +218,7 @@ inline Pool *pool_create(int threads) {
     pool_destroy(pool);
     return nullptr;
 }
+
+inline Pool *pool_create(int threads) { return pool_create(pool_defaults(threads)); }
 
 }  // namespace inferc

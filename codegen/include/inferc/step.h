@@ -29,6 +29,29 @@ struct Step {
 // A kernel: `at` holds the addresses of its operands, then of its results.
 using Kernel = void(const Step &, int64_t rows, void *const *at, int worker, int workers);
 
+// Begin and end of each call on one worker, or nothing: what inferc_step_args.profile_ns asks for.
+inline int64_t *profile_of(const inferc_step_args &args, int worker, int calls) {
+    return args.profile_ns == nullptr ? nullptr : args.profile_ns + int64_t(worker) * calls * 2;
+}
+
+__attribute__((noinline)) inline void timed_call(int64_t *span_ns, Kernel *kernel, const Step &step,
+                                                 int64_t rows, void *const *at, int worker,
+                                                 int workers) {
+    span_ns[0] = pool_now_ns();
+    kernel(step, rows, at, worker, workers);
+    span_ns[1] = pool_now_ns();
+}
+
+// Call number `call` of a step. Without a profile this costs one branch that never changes.
+inline __attribute__((always_inline)) void step_call(int64_t *profile_ns, int call, Kernel *kernel,
+                                                     const Step &step, int64_t rows,
+                                                     void *const *at, int worker, int workers) {
+    if (__builtin_expect(profile_ns != nullptr, 0))
+        timed_call(profile_ns + 2 * call, kernel, step, rows, at, worker, workers);
+    else
+        kernel(step, rows, at, worker, workers);
+}
+
 struct ScratchSizes {
     size_t per_worker, shared;
 };
@@ -44,14 +67,14 @@ struct StepPool {
     ScratchSizes sizes;
 };
 
-inline StepPool *step_pool_create(int threads, ScratchSizes sizes) {
+inline StepPool *step_pool_create(const PoolOptions &options, ScratchSizes sizes) {
     sizes = {align64(sizes.per_worker), align64(sizes.shared)};
     StepPool *made = static_cast<StepPool *>(calloc(1, sizeof(StepPool)));
     if (made == nullptr) return nullptr;
     made->sizes = sizes;
     made->memory = static_cast<char *>(
-        aligned_alloc(64, larger(64, size_t(threads) * sizes.per_worker + sizes.shared)));
-    made->pool = made->memory == nullptr ? nullptr : pool_create(threads);
+        aligned_alloc(64, larger(64, size_t(options.threads) * sizes.per_worker + sizes.shared)));
+    made->pool = made->memory == nullptr ? nullptr : pool_create(options);
     if (made->pool != nullptr) return made;
     free(made->memory);
     free(made);

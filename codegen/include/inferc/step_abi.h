@@ -1,4 +1,7 @@
-/* The C interface of a generated step library. Version 2: fields at the end are new. */
+/* The C interface of a generated step library.
+ * Version 2 added state_slots and states, version 3 profile_ns, greedy_ids and greedy_end, and the
+ * functions marked so. New fields stand at the end: a library of version n reads those of 1 to n,
+ * so a caller may not ask an older library for what only newer fields say. */
 #pragma once
 
 #include <stdint.h>
@@ -7,7 +10,7 @@
 extern "C" {
 #endif
 
-#define INFERC_ABI_VERSION 2
+#define INFERC_ABI_VERSION 3
 #define INFERC_EXPORT __attribute__((visibility("default")))
 
 typedef struct inferc_step_args {
@@ -30,6 +33,11 @@ typedef struct inferc_step_args {
     const int32_t *state_slots; /* [R] slot of each sequence in the pools of recurrent states */
     void *const *states; /* one pool a state, in manifest order, 64-byte aligned; a sequence whose
                             first position in this step is 0 begins with zeros */
+    int64_t *profile_ns;  /* [workers][inferc_step_calls][2] begin and end of each call on each
+                             worker, by CLOCK_MONOTONIC; NULL: not wanted */
+    int32_t *greedy_ids;  /* [L] lowest id of the largest logit among ids below greedy_end;
+                             NULL: not wanted */
+    int32_t greedy_end;   /* 1 .. vocab; read if greedy_ids is there */
 } inferc_step_args;
 
 /* Results of a step. Arguments beyond the limits of the manifest are the caller's error. */
@@ -40,11 +48,21 @@ enum {
     INFERC_TOO_MANY_LOGITS = 3,    /* logit_rows outside 0 .. tokens */
     INFERC_TABLE_TOO_WIDE = 4,     /* table_stride outside 1 .. pages of limits.context_tokens */
     INFERC_NOT_DECODE = 5,         /* inferc_step_decode with tokens != sequences */
-    INFERC_MISALIGNED = 6          /* arena, a weight, a cache or a state pool is not 64-byte aligned */
+    INFERC_MISALIGNED = 6,         /* arena, a weight, a cache or a state pool is not 64-byte aligned */
+    INFERC_NOT_SUPPORTED = 9       /* something is wanted that this library cannot do */
 };
 
+/* How the workers of a pool wait, and where they run. None of it changes results. */
+typedef struct inferc_pool_options {
+    int32_t threads; /* workers; the caller of a step is one of them */
+    int32_t spin_us; /* how long a worker waits busily before it sleeps */
+    int32_t pinned;  /* 1: each worker but the caller stays on an allowed processor of its own */
+} inferc_pool_options;
+
 /* Persistent workers (the caller is one of them) and their scratch memory; NULL on failure. */
-INFERC_EXPORT void *inferc_pool_create(int32_t threads);
+INFERC_EXPORT void *inferc_pool_create(int32_t threads); /* with the options of inferc_pool_defaults */
+INFERC_EXPORT void *inferc_pool_create_with(const inferc_pool_options *options);      /* version 3 */
+INFERC_EXPORT void inferc_pool_defaults(int32_t threads, inferc_pool_options *options); /* version 3 */
 INFERC_EXPORT void inferc_pool_destroy(void *pool);
 /* Bytes of scratch memory that a pool of so many threads allocates. */
 INFERC_EXPORT uint64_t inferc_scratch_bytes(int32_t threads);
@@ -53,7 +71,8 @@ INFERC_EXPORT int32_t inferc_step_prefill(void *pool,
                                           const inferc_step_args *args); /* any ragged batch */
 INFERC_EXPORT int32_t inferc_step_decode(void *pool,
                                          const inferc_step_args *args); /* R == T, one token each */
-INFERC_EXPORT int32_t inferc_abi_version(void);                         /* INFERC_ABI_VERSION */
+INFERC_EXPORT int32_t inferc_step_calls(int32_t decode); /* kernel calls of a phase; version 3 */
+INFERC_EXPORT int32_t inferc_abi_version(void);          /* INFERC_ABI_VERSION */
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,7 @@ typedef struct inferc_cuda_context {
 enum { INFERC_LAUNCH_FAILED = 7, INFERC_CONTEXT_TOO_LONG = 8 }; /* besides those of step_abi.h */
 
 /* Arguments are those of step_abi.h with device pointers; the arrays `weights`, `caches` and
- * `states` themselves are in host memory. */
+ * `states` themselves are in host memory. profile_ns and greedy_ids are not read. */
 INFERC_EXPORT int32_t inferc_cuda_prefill(const inferc_cuda_context *cuda,
                                           const inferc_step_args *args);
 INFERC_EXPORT int32_t inferc_cuda_decode(const inferc_cuda_context *cuda,

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any
 
 from inferc.errors import RequestError
-from inferc.runtime.artifact import Manifest, check_digests, read_manifest
+from inferc.runtime.artifact import Manifest, read_manifest
 from inferc.runtime.chat import ChatTemplate, Message, load_chat_template
+from inferc.runtime.checked import check_once
 from inferc.runtime.checks import is_count, require
 from inferc.runtime.engine_core import EngineCore
 from inferc.runtime.events import Completion, CompletionBuilder, Event
@@ -194,7 +195,8 @@ def load(
         kv_budget_bytes: Memory for KV pages; by default room for one full context or 16,384
             tokens, at most a quarter of the memory; it becomes resident as pages are used. On a
             GPU by default room for all sequences, at most 0.9 of what the model leaves free.
-        check: Compare every file with its digest first.
+        check: Compare every file with its digest first, unless these very files have been compared
+            before on this machine.
         prefix_cache: Reuse the pages of prompts with the same beginning.
         chunk_tokens: Most tokens of one prompt in one step; fewer keep running answers smoother.
     """
@@ -205,7 +207,7 @@ def load(
     place = parse_device(first_device(manifest) if device is None else device)
     select_target(manifest, place.kind)  # refuses a foreign one before its gigabytes are read
     if check:
-        check_digests(folder, manifest)
+        check_once(folder, manifest)
     tokenizer = load_tokenizer(folder, manifest)
     executor = open_executor(folder, manifest, place, threads, kv_budget_bytes)
     limits = manifest.limits

@@ -1,7 +1,6 @@
 """The engine's core: requests in, a step at a time, events out. What servers drive."""
 
 import os
-import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,7 +89,7 @@ class EngineCore:
         resolved = self.sampling(params, **options)
         token_ids = self.prompt_ids(prompt)
         request = next(self._request_ids)
-        seed = secrets.randbits(64) if resolved.seed is None else resolved.seed
+        seed = int.from_bytes(os.urandom(8)) if resolved.seed is None else resolved.seed
         leader: SequenceId | None = None
         self._unfinished[request] = set()
         for index in range(resolved.n):

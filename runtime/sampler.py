@@ -7,6 +7,7 @@ uses no random numbers; of equal logits the lowest id wins, here as in every fil
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,16 @@ class _State:
 
     params: SamplingParams
     key: tuple[int, int]
-    prompt_ids: Ids
+    prompt: Sequence[int]
     bias_ids: Ids
     bias: Floats
     sampled: int = 0
     counts: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def prompt_ids(self) -> Ids:
+        """Ids of the prompt, ascending, each once; only penalties ask for them."""
+        return np.array(sorted(set(self.prompt)), np.int64)
 
     def edits(self) -> Rows:
         """Tokens whose logits bias or penalties change, for sampling on a device."""
@@ -100,7 +106,7 @@ class Sampler:
         self._states[sequence] = _State(
             params,
             (int(seed) & (2**64 - 1), sample_index),
-            np.unique(np.array(prompt_ids, np.int64)),
+            prompt_ids,
             bias_ids,
             np.array([params.logit_bias[int(token)] for token in bias_ids], np.float64),
         )

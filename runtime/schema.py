@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from inferc.errors import ArtifactError
@@ -43,7 +44,7 @@ def _collect_key_names(schema: object, prefix: str, names: set[str]) -> None:
     for inner in (schema, *get_args(schema)):
         if not (isinstance(inner, type) and is_dataclass(inner)):
             continue
-        hints = typing.get_type_hints(inner)
+        hints = _hints(inner)
         for field in fields(inner):
             name = f"{prefix}{field.name}"
             names.add(name)
@@ -78,7 +79,7 @@ def _decode_optional(schema: object, data: object, where: str) -> object:
 
 def _decode_dataclass(schema: type, data: object, where: str) -> object:
     table = _expect(data, dict, where)
-    hints = typing.get_type_hints(schema)
+    hints = _hints(schema)
     values = {}
     for field in fields(schema):
         if field.name in table:
@@ -88,6 +89,12 @@ def _decode_dataclass(schema: type, data: object, where: str) -> object:
         elif not _has_default(field):
             raise ArtifactError(f"{where}: expected the key '{field.name}', but it is missing.")
     return schema(**values)
+
+
+@cache
+def _hints(schema: type) -> dict[str, Any]:
+    """Reading annotations takes longer than decoding a table, of which a manifest has hundreds."""
+    return typing.get_type_hints(schema)
 
 
 def _has_default(field: Field[Any]) -> bool:

@@ -8,11 +8,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferc.codegen.targets import CpuTarget
+from inferc.codegen.targets import CpuTarget, Target
 from inferc.errors import ToolchainError
+from inferc.runtime.host import host_machine
 
 _CANDIDATES = ("c++", "g++", "clang++")
 _ERROR_LINES = 12
@@ -80,6 +82,28 @@ def tell_version(question: list[str], name: str) -> str:
     return answer.stdout.strip()
 
 
+def find_compilers(targets: Iterable[Target]) -> dict[str, Compiler]:
+    """A compiler for each machine of the targets, by the machine's name."""
+    machines = dict.fromkeys(target.machine for target in targets)
+    here = host_machine()
+    return {m: find_compiler() if m == here else find_cross_compiler(m) for m in machines}
+
+
+def find_cross_compiler(machine: str) -> Compiler:
+    """A compiler for Linux on another machine: that of its binutils triplet, else `ziglang`."""
+    triplet = f"{machine}-linux-gnu"
+    name = f"{triplet}-g++"
+    if shutil.which(name):
+        return _probed((name,))
+    if importlib.util.find_spec("ziglang") is not None:
+        return _zig("-target", triplet)
+    raise ToolchainError(
+        f"No C++ compiler for {machine} was found: neither {name} on the path nor the package"
+        f" ziglang. Install one (Debian: `apt install g++-{machine.replace('_', '-')}-linux-gnu`),"
+        " or `pip install ziglang`."
+    )
+
+
 def find_compiler() -> Compiler:
     """`$CXX`, else c++, g++ or clang++ on the path, else the `ziglang` package."""
     chosen = os.environ.get("CXX")
@@ -92,12 +116,16 @@ def find_compiler() -> Compiler:
         if shutil.which(name):
             return _probed((name,))
     if importlib.util.find_spec("ziglang") is not None:
-        base = (sys.executable, "-m", "ziglang", "cc", "-x", "c++", "-nostdlib++")
-        return _probed(base, is_zig=True)
+        return _zig()
     raise ToolchainError(
         "No C++ compiler was found: neither $CXX nor c++, g++ or clang++ on the path."
         " Install one (Debian: `apt install g++`), or `pip install ziglang`."
     )
+
+
+def _zig(*options: str) -> Compiler:
+    command = (sys.executable, "-m", "ziglang", "cc", *options, "-x", "c++", "-nostdlib++")
+    return _probed(command, is_zig=True)
 
 
 def _probed(command: tuple[str, ...], *, is_zig: bool = False) -> Compiler:

@@ -10,7 +10,8 @@ from inferc.codegen.cuda_step import cuda_scratch_bytes
 from inferc.codegen.library import LIBRARY_FILE
 from inferc.codegen.pack_weights import tensor_offsets
 from inferc.codegen.step import state_arguments
-from inferc.codegen.targets import CpuTarget, Target
+from inferc.codegen.targets import CpuTarget, joined_name
+from inferc.codegen.variants import Variant
 from inferc.codegen.workspace import scratch_bytes
 from inferc.frontend.importer import ImportedModel
 from inferc.ir.core import Func, Op
@@ -45,13 +46,13 @@ _SCRATCH_THREADS = (1, 8, 64)
 def manifest(model: ImportedModel, lowered: Lowered, toolkit: str | None = None) -> Manifest:
     """The manifest, but for the digests of the files. `toolkit`: version of the CUDA compiler."""
     generated, special = lowered.generated, model.tokenizer.special
-    target, step = generated.options.target, generated.step
+    step = generated.step
     planned = kv_plan(model.module.funcs["prefill"])
     return Manifest(
         tool_version=__version__,
         model=ModelFacts(**asdict(model.facts)),
         tokens=TokenFacts(special.eos, special.bos, special.pad, special.add_bos),
-        targets=_targets(target, toolkit),
+        targets=tuple(e for v in lowered.variants for e in _targets(v, toolkit)),
         limits=Limits(step.step_tokens, step.sequences, model.facts.context_tokens),
         kv=_kv(planned),
         memory=MemoryPlan(generated.memory.arena_bytes, generated.weights.weights_bytes),
@@ -61,9 +62,10 @@ def manifest(model: ImportedModel, lowered: Lowered, toolkit: str | None = None)
     )
 
 
-def _targets(target: Target, toolkit: str | None) -> tuple[TargetEntry, ...]:
-    """One entry, or one for each architecture, with a library that all share."""
-    library = f"{target.folder}/{LIBRARY_FILE}"
+def _targets(variant: Variant, toolkit: str | None) -> tuple[TargetEntry, ...]:
+    """One entry, or one for each architecture of GPUs, with a library that all share."""
+    target = variant.generated.options.target
+    library = f"{variant.folder}/{LIBRARY_FILE}"
     if isinstance(target, CpuTarget):
         return (TargetEntry(target.name, "cpu", target.machine, target.isa, library),)
     return tuple(
@@ -105,6 +107,18 @@ def _tensors(model: ImportedModel, lowered: Lowered) -> tuple[PackedTensor, ...]
     )  # fmt: skip
 
 
+def _target_facts(lowered: Lowered) -> dict[str, Any]:
+    """Machine, instruction sets and kernels of a report are those of the first target."""
+    targets = [variant.generated.options.target for variant in lowered.variants]
+    first = targets[0]
+    return {
+        "name": joined_name(targets),
+        "kernels_of": first.name,
+        "machine": first.machine,
+        "isa": list(first.isa),
+    }
+
+
 def report(
     model: ImportedModel, options: CompileOptions, lowered: Lowered, manifest: Manifest
 ) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def report(
         tool_version=__version__,
         model=asdict(manifest.model),
         options=chosen,
-        target={"name": target.name, "machine": target.machine, "isa": list(target.isa)},
+        target=_target_facts(lowered),
         kv=asdict(manifest.kv),
         states=[asdict(state) for state in manifest.states],
         memory=memory,
@@ -133,7 +147,7 @@ def report(
 
     def kernel_of(op: Op) -> report_build.KernelInfo:
         group, unit = generated.units.of_op[op]
-        source = f"{target.folder}/{unit.file_name}"
+        source = f"{lowered.variants[0].folder}/{unit.file_name}"
         return report_build.KernelInfo(
             unit.name, unit.definition.name, source, unit.definition.cost(group)
         )

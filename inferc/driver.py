@@ -14,7 +14,7 @@ from typing import Any
 from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.cuda_toolchain import find_cuda_compiler
 from inferc.codegen.targets import CudaTarget
-from inferc.codegen.toolchain import find_compiler
+from inferc.codegen.toolchain import find_compilers
 from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_model, import_module
 from inferc.frontend.live_options import LiveOptions
@@ -83,8 +83,9 @@ class _Job:
     def run(self) -> Manifest:
         """Everything that can be refused is refused before the slow parts."""
         check_output(self.output, overwrite=self.options.overwrite)
-        compiler = find_compiler()
-        target = self.options.select().options().target
+        targets = [select.options().target for select in self.options.selects()]
+        compilers = find_compilers(targets)
+        target = targets[0]
         cuda_compiler = (
             find_cuda_compiler([arch.name for arch in target.archs])
             if isinstance(target, CudaTarget)
@@ -98,7 +99,7 @@ class _Job:
             model=model,
             options=self.options,
             lowered=lower(model, self.options, self.tell),
-            compiler=compiler,
+            compilers=compilers,
             cuda_compiler=cuda_compiler,
             cache=Cache(default_root()),
             kernels_done=lambda what, done, total: self.tell(Event("kernels", what, done, total)),

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inferc.codegen.library import Generated, generate
+from inferc.codegen.library import Generated
+from inferc.codegen.variants import Variant, generate_variants
 from inferc.frontend.importer import ImportedModel
 from inferc.options import CompileOptions, Event, Progress
 from inferc.passes.check import CheckTranslation
@@ -25,19 +26,25 @@ class Lowered:
     """What passes and code generation made of a model's module, which they changed in place.
 
     Attributes:
-        generated: kernels, packed weights, step functions, memory.
+        variants: kernels, packed weights, step functions, memory: for each target, the most
+            capable first.
         records: one a pass.
         stages: text of the module at earlier stages, by name.
     """
 
-    generated: Generated
+    variants: tuple[Variant, ...]
     records: tuple[PassRecord, ...]
     stages: Mapping[str, str]
+
+    @property
+    def generated(self) -> Generated:
+        """That of the first target. Other targets differ in the code of kernels only."""
+        return self.variants[0].generated
 
 
 def lower(model: ImportedModel, options: CompileOptions, tell: Progress) -> Lowered:
     """Run all passes and plan the code. Raises CompileError."""
-    select = options.select()
+    selects = options.selects()
     stages = {index: phase.stage for index, phase in phase_ends().items()}
     texts = StageTexts({i: stage for i, stage in stages.items() if stage == "nn"})
     instruments: list[Instrument] = [_Tell(tell), texts]
@@ -46,11 +53,12 @@ def lower(model: ImportedModel, options: CompileOptions, tell: Progress) -> Lowe
         instruments += [Verify(options.dump, stages), CheckFacts(), translation]
     if options.dump is not None:
         instruments.append(Dump(options.dump))
-    passes = [*pipeline(_limits(model, options)), select, PlanMemory()]
+    passes = [*pipeline(_limits(model, options)), selects[0], PlanMemory()]
     records = run_passes(model.module, passes, instruments=instruments)
     if options.check_passes:
         tell(Event("check", _worst(translation)))
-    return Lowered(generate(model.module, select.options()), tuple(records), texts.texts)
+    variants = generate_variants(model.module, [select.options() for select in selects])
+    return Lowered(variants, tuple(records), texts.texts)
 
 
 def _limits(model: ImportedModel, options: CompileOptions) -> PipelineOptions:

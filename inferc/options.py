@@ -10,7 +10,7 @@ from typing import Any
 from inferc.codegen.kernels.rope_append import PAGE_ELEMENTS
 from inferc.codegen.row_objects import tvm_installed
 from inferc.codegen.select import SelectKernels
-from inferc.codegen.targets import parse_target
+from inferc.codegen.targets import joined_name, parse_targets
 from inferc.errors import CompileError
 
 
@@ -19,7 +19,8 @@ class CompileOptions:
     """Every choice of a compilation.
 
     Attributes:
-        target: see `inferc targets`.
+        target: see `inferc targets`; several CPUs joined by commas give one artifact, whose loader
+            takes the most capable that the processor can run.
         compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
             target has them, else float32; `int8` rounds activations and needs quantised weights.
         kv_dtype: type of stored keys and values: f32, bf16, f16, and on a GPU f8e4m3 (rounded as
@@ -52,9 +53,12 @@ class CompileOptions:
     dump: Path | None = None
     overwrite: bool = False
 
-    def select(self) -> SelectKernels:
-        """The pass that chooses kernels."""
-        return SelectKernels(self.target, self.compute, bool(self.tvm), self.fast_prefill)
+    def selects(self) -> tuple[SelectKernels, ...]:
+        """The pass that chooses kernels, for each target; the most capable first."""
+        return tuple(
+            SelectKernels(target.name, self.compute, bool(self.tvm), self.fast_prefill)
+            for target in parse_targets(self.target)
+        )
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,20 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
         value = getattr(chosen, name)
         if value is not None and value < least:
             raise CompileError(f"Option {name}: expected {least} or more, found {value}.")
-    target = parse_target(chosen.target)
+    targets = parse_targets(chosen.target)
+    kind = targets[0].kind
     kv_dtype = chosen.kv_dtype
     if kv_dtype == "auto":
-        kv_dtype = "bf16" if target.kind == "cuda" else "f32"
-    elif kv_dtype not in PAGE_ELEMENTS[target.kind]:
-        known = ", ".join(PAGE_ELEMENTS[target.kind])
+        kv_dtype = "bf16" if kind == "cuda" else "f32"
+    elif kv_dtype not in PAGE_ELEMENTS[kind]:
+        known = ", ".join(PAGE_ELEMENTS[kind])
         raise CompileError(
-            f"KV dtype '{kv_dtype}' is not supported for {target.name}: choose one of {known}."
+            f"KV dtype '{kv_dtype}' is not supported for {joined_name(targets)}: choose one of"
+            f" {known}."
         )
     return replace(
         chosen,
-        target=target.name,
+        target=joined_name(targets),
         kv_dtype=kv_dtype,
         tvm=tvm_installed() if chosen.tvm is None else chosen.tvm,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from inferc import description
@@ -12,6 +14,7 @@ from inferc.codegen.cuda_toolchain import CudaCompiler, release
 from inferc.codegen.library import write_library
 from inferc.codegen.pack_weights import Progress, write_weights
 from inferc.codegen.toolchain import Compiler
+from inferc.codegen.variants import Variant
 from inferc.frontend.importer import ImportedModel
 from inferc.lowering import Lowered
 from inferc.options import CompileOptions
@@ -21,12 +24,12 @@ from inferc.runtime.artifact import Manifest
 
 @dataclass(frozen=True)
 class Package:
-    """Everything that goes into an artifact."""
+    """Everything that goes into an artifact. A compiler for each machine of the targets."""
 
     model: ImportedModel
     options: CompileOptions
     lowered: Lowered
-    compiler: Compiler
+    compilers: Mapping[str, Compiler]
     cuda_compiler: CudaCompiler | None
     cache: Cache
     kernels_done: Progress
@@ -36,11 +39,8 @@ class Package:
 def fill_artifact(folder: Path, package: Package) -> Manifest:
     """Write all files of an artifact and return its manifest."""
     model, lowered = package.model, package.lowered
-    target = lowered.generated.options.target
-    write_library(
-        lowered.generated, folder / target.folder, package.compiler, package.cache,
-        package.kernels_done, package.cuda_compiler,
-    )  # fmt: skip
+    for variant in lowered.variants:
+        _write_library(folder, package, variant)
     _write_weights(folder, package)
     _write_tokenizer(folder, model)
     toolkit = None if package.cuda_compiler is None else release(package.cuda_compiler.version)
@@ -49,6 +49,21 @@ def fill_artifact(folder: Path, package: Package) -> Manifest:
     _write(folder / "report.json", json.dumps(report, indent=1, sort_keys=True) + "\n")
     _write(folder / "report.html", report_html.render(report))
     return manifest
+
+
+def _write_library(folder: Path, package: Package, variant: Variant) -> None:
+    target = variant.generated.options.target
+    tell = package.kernels_done
+    if len(package.lowered.variants) > 1:
+        tell = partial(_named_progress, package.kernels_done, target.name)
+    write_library(
+        variant.generated, folder / variant.folder, package.compilers[target.machine],
+        package.cache, tell, package.cuda_compiler,
+    )  # fmt: skip
+
+
+def _named_progress(tell: Progress, name: str, what: str, done: int, total: int) -> None:
+    tell(f"{name} {what}", done, total)
 
 
 def _write(path: Path, text: str) -> None:

@@ -40,7 +40,8 @@ def plan(
         InfercError: with the reason, and what to do about it.
     """
     tell, chosen = progress or silent, resolve_options(options)
-    chosen.select().options()
+    for select in chosen.selects():
+        select.options()
     tell(Event("import", str(source)))
     model = _import(Path(source), dtype, chosen)
     for note in model.notes:

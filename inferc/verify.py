@@ -23,6 +23,7 @@ from inferc.runtime.artifact import Manifest
 from inferc.runtime.artifact_writer import add_file
 from inferc.runtime.engine import Engine, load
 from inferc.runtime.request import SamplingParams
+from inferc.runtime.target_choice import select_target
 from inferc.runtime.tokenizer import IdsOnly
 from inferc.tolerance import COMPUTE_TOLERANCE, Tolerance, tolerance
 
@@ -254,7 +255,8 @@ def _compute(folder: Path, manifest: Manifest) -> str:
     compute = report["options"]["compute"]
     if manifest.targets[0].kind == "cuda":  # whatever the weights are, activations are rounded
         return "f32" if compute == "f32" else "bf16"
-    options = KernelOptions(parse_target(manifest.targets[0].name), compute)
+    target = select_target(manifest, "cpu")  # the one that was loaded
+    options = KernelOptions(parse_target(target.name), compute)
     kinds = {
         math_type(tensor.dtype, options).removeprefix("Math").lower()
         for tensor in manifest.weights.tensors

@@ -61,7 +61,7 @@ def _model(report: Report, console: Console) -> None:
         ),
         "parameters": f"{model['parameters'] / 1e6:.1f} M, "
         f"{bytes_text(model['parameter_bytes'])} as stored",
-        "target": report["target"]["name"],
+        "target": _target(report["target"]),
         "options": ", ".join(f"{k}={v}" for k, v in report["options"].items()),
         "KV cache": f"{bytes_text(kv['bytes_per_token'])} a token, {kv['dtype']}, "
         f"pages of {kv['page_tokens']} tokens ({bytes_text(kv['page_bytes'])})",
@@ -69,6 +69,12 @@ def _model(report: Report, console: Console) -> None:
     for name, text in rows.items():
         table.add_row(name, text)
     console.print(table, "")
+
+
+def _target(target: Mapping[str, Any]) -> str:
+    """All targets of the artifact, and of which of them the kernels below are."""
+    first = target.get("kernels_of", target["name"])
+    return target["name"] + ("" if first == target["name"] else f" (kernels shown: {first})")
 
 
 def _phase(result: Phase, workload: Workload, machine: Machine, console: Console) -> None:

@@ -151,7 +151,11 @@ class PackedWeights:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`manifest.json`. Keys named in `required` must be known to the reader; others may be new."""
+    """`manifest.json`. Keys named in `required` must be known to the reader; others may be new.
+
+    `targets` of the kind `cpu` stand from the most to the least capable; all share weights, KV
+    layout and memory plan.
+    """
 
     tool_version: str
     model: ModelFacts

@@ -43,6 +43,11 @@ def parse_cpuinfo(text: str) -> frozenset[str] | None:
     return None
 
 
+def features_are_known() -> bool:
+    """Whether this machine could be asked for its instruction sets."""
+    return host_isa() is not None
+
+
 def missing_features(wanted: Iterable[str]) -> tuple[str, ...]:
     """Those of `wanted` that this machine lacks; empty when the machine cannot be asked."""
     present = host_isa()

@@ -11,7 +11,7 @@ from inferc.runtime.artifact import (
     Manifest,
     TargetEntry,
 )
-from inferc.runtime.host import host_machine, missing_features
+from inferc.runtime.host import features_are_known, host_machine, missing_features
 
 _ABI_VERSIONS = {"cpu": READABLE_ABI_VERSIONS, "cuda": (CUDA_ABI_VERSION,)}
 
@@ -77,6 +77,8 @@ def select_target(
 ) -> TargetEntry:
     """The target of `kind` for this machine, or a refusal saying why there is none.
 
+    Of cpu targets the first that runs: they are listed from the most to the least capable. Where
+    the processor cannot be asked, the one that needs the fewest instruction sets.
     Of cuda targets the latest architecture that runs on a device of `capability`, else the first
     listed; without it (no device has been asked yet) any will do.
     """
@@ -85,7 +87,7 @@ def select_target(
     if found and kind == "cuda":
         return max(found, key=architecture)
     if found:
-        return found[0]
+        return found[0] if features_are_known() else min(found, key=lambda t: len(t.isa))
     if not refusals:
         raise ArtifactError(f"{MANIFEST_NAME}: the artifact holds no compiled target.")
     reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())

@@ -57,7 +57,7 @@ def math_type(dtype: str, options: KernelOptions) -> str:
     """Arithmetic for a weight type: `auto` takes bf16 dot products where the target has them."""
     if dtype == "bf16":
         wanted = options.compute == "bf16" or (
-            options.compute in ("auto", "int8") and options.target.has("avx512bf16")
+            options.compute in ("auto", "int8") and options.target.has_bf16_dots
         )
         return "MathBf16" if wanted else "MathF32"
     return "MathInt8" if options.compute == "int8" and dtype in INTEGERS else "MathF32"

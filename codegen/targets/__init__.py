@@ -2,8 +2,15 @@
 
 from inferc.codegen.targets.cpu import CpuTarget
 from inferc.codegen.targets.cuda import ARCHS, CudaArch, CudaTarget
-from inferc.codegen.targets.parse import Target, list_targets, parse_target
+from inferc.codegen.targets.parse import (
+    Target,
+    joined_name,
+    list_targets,
+    parse_target,
+    parse_targets,
+)
 
 __all__ = [
-    "ARCHS", "CpuTarget", "CudaArch", "CudaTarget", "Target", "list_targets", "parse_target",
+    "ARCHS", "CpuTarget", "CudaArch", "CudaTarget", "Target", "joined_name", "list_targets",
+    "parse_target", "parse_targets",
 ]  # fmt: skip

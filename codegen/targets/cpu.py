@@ -1,11 +1,17 @@
-"""CPU targets. A target is data; `cpu:native` resolves to the named target this machine has."""
+"""CPU targets. A target is data; `cpu:native` resolves to the named target this machine has.
+
+cpu:x86-64-v4+vnni+bf16     a level and features beyond it
+cpu:x86-64-v3,x86-64-v4     several levels: one step library each in one artifact
+cpu:x86-64                  every variant of this kind of machine that is worth having
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from inferc.errors import CompileError
-from inferc.runtime.host import host_isa, host_machine
+from inferc.runtime.host import canonical_feature, host_isa, host_machine
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,18 @@ class CpuTarget:
 
     @property
     def folder(self) -> str:
-        """Folder of the target inside an artifact."""
+        """Folder of the target inside an artifact; of several targets each has one below it."""
         return "cpu"
+
+    @property
+    def variant(self) -> str:
+        """The name without its kind."""
+        return self.name.partition(":")[2]
+
+    @property
+    def has_bf16_dots(self) -> bool:
+        """Whether products of bf16 pairs are added to a float32 by one instruction."""
+        return self.has("avx512bf16") or self.has("bf16")
 
     def has(self, feature: str) -> bool:
         """Whether an instruction set may be used."""
@@ -42,33 +58,43 @@ class CpuTarget:
 
 
 @dataclass(frozen=True)
-class _Extra:
-    """An instruction set that may be added to a level by `+name`."""
+class _Level:
+    """A target, and the features that `+name` may add: each in the spelling of the compilers."""
 
-    feature: str
-    flag: str
+    target: CpuTarget
+    extras: Mapping[str, str] = field(default_factory=dict)
 
 
 _V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+# Of each machine the most capable first.
 _LEVELS = {
-    "x86-64-v4": CpuTarget(
-        "cpu:x86-64-v4", "x86_64", _V4, ("-march=x86-64-v4",), "x86-64-v4", (), 16
+    "x86-64-v4": _Level(
+        CpuTarget("cpu:x86-64-v4", "x86_64", _V4, ("-march=x86-64-v4",), "x86-64-v4", (), 16),
+        {"vnni": "avx512vnni", "bf16": "avx512bf16"},
     ),
-    "x86-64-v3": CpuTarget(
-        "cpu:x86-64-v3", "x86_64", _V3, ("-march=x86-64-v3",), "x86-64-v3", (), 8
+    "x86-64-v3": _Level(
+        CpuTarget("cpu:x86-64-v3", "x86_64", _V3, ("-march=x86-64-v3",), "x86-64-v3", (), 8)
+    ),
+    "armv8-a": _Level(
+        CpuTarget("cpu:armv8-a", "aarch64", ("neon",), ("-march=armv8-a",), "generic", (), 4),
+        {"dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16"},
     ),
 }
-_EXTRAS = {
-    "vnni": _Extra("avx512vnni", "-mavx512vnni"),
-    "bf16": _Extra("avx512bf16", "-mavx512bf16"),
+_SETS = {
+    "x86-64": ("x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3"),
+    "aarch64": ("armv8-a+dotprod+i8mm+bf16", "armv8-a+dotprod", "armv8-a"),
 }
 _LLVM_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 _SUMMARIES = {
     "cpu:native": "the best of these that this machine can run",
+    "cpu:x86-64": "x86-64-v4+vnni+bf16, x86-64-v4 and x86-64-v3; the best is chosen at load",
     "cpu:x86-64-v4+vnni+bf16": "AVX-512 with int8 and bf16 dot products (each optional)",
     "cpu:x86-64-v4": "AVX-512 (F, BW, CD, DQ, VL)",
     "cpu:x86-64-v3": "AVX2, FMA, F16C",
+    "cpu:aarch64": "armv8-a+dotprod+i8mm+bf16, armv8-a+dotprod and armv8-a; the best is chosen",
+    "cpu:armv8-a+dotprod+i8mm+bf16": "NEON with int8 and bf16 dot products (each optional)",
+    "cpu:armv8-a": "64-bit Arm with NEON",
     "cpu:portable": "any machine of this kind; slow",
 }
 KNOWN = tuple(_SUMMARIES)
@@ -83,50 +109,69 @@ def list_cpu_targets() -> list[tuple[str, str]]:
     ]
 
 
+def parse_cpu_targets(spec: str) -> tuple[CpuTarget, ...]:
+    """The targets of a spec, one or several joined by commas; the most capable first.
+
+    A more capable one has all instruction sets of the less capable, so the number of them orders
+    them. Raises CompileError listing the known ones.
+    """
+    names = [name.removeprefix("cpu:") for name in spec.split(",")]
+    each = [parse_cpu_target(f"cpu:{n}") for name in names for n in _SETS.get(name, (name,))]
+    return tuple(sorted(dict.fromkeys(each), key=lambda t: (-len(t.isa), t.name)))
+
+
 def parse_cpu_target(spec: str) -> CpuTarget:
-    """The target of a spec such as `cpu:native`. Raises CompileError listing the known ones."""
-    rest = spec.partition(":")[2]
-    level, *extras = rest.split("+")
-    if level in ("native", "portable") and extras:
+    """The target of a level and its features. Raises CompileError listing the known ones."""
+    level, *extras = spec.partition(":")[2].split("+")
+    if (level in ("native", "portable") or level in _SETS) and extras:
         raise CompileError(f"Target '{spec}': 'cpu:{level}' takes no '+' features.")
     if level == "native":
         return native_target(host_machine(), host_isa())
     if level == "portable":
         return _portable(host_machine())
     if level not in _LEVELS:
-        raise CompileError(f"Unknown target '{spec}'. Known targets: {', '.join(KNOWN)}.")
+        raise CompileError(
+            f"Unknown target '{spec}'. Known targets: {', '.join(KNOWN)};"
+            " several are joined by commas."
+        )
     return _extended(_LEVELS[level], extras, spec)
 
 
 def native_target(machine: str, isa: frozenset[str] | None) -> CpuTarget:
     """The best named target for a machine with these instruction sets."""
-    if machine != "x86_64" or isa is None:
-        return _portable(machine)
-    for target in _LEVELS.values():
-        if set(target.isa) <= isa:
-            present = [name for name, extra in _EXTRAS.items() if extra.feature in isa]
-            return _extended(target, present if target.vector_lanes == 16 else [], target.name)
+    for level in _LEVELS.values():
+        target = level.target
+        if isa is not None and target.machine == machine and set(target.isa) <= isa:
+            present = [n for n, f in level.extras.items() if canonical_feature(f) in isa]
+            return _extended(level, present, target.name)
     return _portable(machine)
 
 
-def _extended(base: CpuTarget, extras: list[str], spec: str) -> CpuTarget:
-    """`base` with extras in canonical order, so that equal targets have equal names."""
-    unknown = [name for name in extras if name not in _EXTRAS]
+def _extended(level: _Level, names: list[str], spec: str) -> CpuTarget:
+    """A level with extras in canonical order, so that equal targets have equal names."""
+    base, known = level.target, level.extras
+    if names and not known:
+        raise CompileError(f"Target '{spec}': {base.name} takes no '+' features.")
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise CompileError(
-            f"Target '{spec}': unknown feature '{unknown[0]}'. Known: {', '.join(_EXTRAS)}."
+            f"Target '{spec}': unknown feature '{unknown[0]}'. Known: {', '.join(known)}."
         )
-    if extras and base.vector_lanes != 16:
-        raise CompileError(f"Target '{spec}': '+{extras[0]}' needs cpu:x86-64-v4.")
-    chosen = [(name, extra) for name, extra in _EXTRAS.items() if name in extras]
-    features = tuple(extra.feature for _, extra in chosen)
+    chosen = {name: feature for name, feature in known.items() if name in names}
     return replace(
         base,
-        name=base.name + "".join(f"+{name}" for name, _ in chosen),
-        isa=base.isa + features,
-        flags=base.flags + tuple(extra.flag for _, extra in chosen),
-        llvm_features=features,
+        name=base.name + "".join(f"+{name}" for name in chosen),
+        isa=base.isa + tuple(canonical_feature(f) for f in chosen.values()),
+        flags=_flags(base, tuple(chosen.values())),
+        llvm_features=tuple(chosen.values()),
     )
+
+
+def _flags(base: CpuTarget, features: tuple[str, ...]) -> tuple[str, ...]:
+    """On x86 a feature is an option of its own, on Arm a part of the architecture's."""
+    if base.machine == "x86_64":
+        return (*base.flags, *(f"-m{feature}" for feature in features))
+    return ("+".join([*base.flags, *features]),)
 
 
 def _portable(machine: str) -> CpuTarget:

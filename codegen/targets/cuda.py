@@ -67,6 +67,11 @@ class CudaTarget:
         """Folder of the target inside an artifact."""
         return "cuda"
 
+    @property
+    def has_bf16_dots(self) -> bool:
+        """For kernels of the CPU; those of CUDA have their own choice of arithmetic."""
+        return False
+
     def has(self, feature: str) -> bool:
         """No instruction set of a CPU."""
         return False

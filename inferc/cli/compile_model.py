@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 # option -> keyword arguments of add_argument; the names are the fields of CompileOptions.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "target": {"help": "see `inferc targets` (default cpu:native)"},
+    "target": {
+        "help": "see `inferc targets` (default cpu:native); several CPUs joined by commas go "
+        "into one artifact, and the best is chosen at load"
+    },
     "compute": {
         "choices": ("auto", "f32", "bf16", "int8"),
         "help": "arithmetic of matrix products; auto: bf16 dot products for bf16 weights where the "

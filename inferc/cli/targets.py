@@ -21,5 +21,6 @@ def run(args: argparse.Namespace) -> int:
     from inferc.codegen.targets import list_targets
 
     for name, summary in list_targets():
-        print(f"{name:24} {summary}")
+        print(f"{name:30} {summary}")
+    print("Several of cpu: are joined by commas, of cuda: by '+': one artifact for all of them.")
     return 0

@@ -169,6 +169,21 @@ def test_target_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         select_target(_targets())
 
 
+def test_the_most_capable_target_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first listed; where the processor cannot be asked, the one that needs least."""
+    (base,) = toy_manifest().targets
+    isas = [("avx2", "avx512f", "avx512vnni"), ("avx2", "avx512f"), ("avx2",)]
+    manifest = _targets(*(replace(base, name=f"cpu:{isa[-1]}", isa=isa) for isa in isas))
+    for isa in isas:
+        monkeypatch.setattr(host, "host_isa", lambda isa=isa: frozenset(isa))
+        assert select_target(manifest).isa == isa
+    monkeypatch.setattr(host, "host_isa", lambda: None)
+    assert select_target(manifest).isa == ("avx2",)
+    monkeypatch.setattr(host, "host_isa", lambda: frozenset({"sse2"}))
+    with pytest.raises(ArtifactError, match="cpu:avx2 needs the instruction sets avx2"):
+        select_target(manifest)
+
+
 def test_cpuinfo() -> None:
     assert host.parse_cpuinfo("processor: 0\nflags\t\t: fpu avx512_bf16 abm\n") == frozenset(
         {"fpu", "avx512bf16", "lzcnt"}

@@ -20,6 +20,8 @@ from inferc.lowering import Lowered
 from inferc.options import CompileOptions
 from inferc.report import html as report_html
 from inferc.runtime.artifact import Manifest
+from inferc.runtime.tokenizer import RULES, VOCABULARY, WHOLE
+from inferc.runtime.vocabulary_writer import split_tokenizer
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,12 @@ def _write_tokenizer(folder: Path, model: ImportedModel) -> None:
     files = model.tokenizer
     if files.tokenizer_json is not None:
         config = json.dumps(dict(files.special.texts), indent=1, sort_keys=True)
-        _write(folder / "tokenizer.json", files.tokenizer_json)
+        split = split_tokenizer(files.tokenizer_json)
+        if split is None:
+            _write(folder / WHOLE, files.tokenizer_json)
+        else:
+            _write(folder / RULES, split.rules)
+            (folder / VOCABULARY).write_bytes(split.vocabulary)
         _write(folder / "tokenizer_config.json", config + "\n")
     if files.chat_template is not None:
         _write(folder / "chat_template.jinja", files.chat_template)

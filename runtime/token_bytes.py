@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from inferc.runtime.mapped_tokenizer import MappedTokenizer
+
 Transform = Callable[[str], bytes]
 
 
@@ -28,7 +30,7 @@ class TokenSpelling:
 class TokenBytes:
     """Bytes of tokens; special ones are empty unless `keep_special`."""
 
-    def __init__(self, tokenizer: "Tokenizer") -> None:
+    def __init__(self, tokenizer: "Tokenizer | MappedTokenizer") -> None:
         self._tokenizer = tokenizer
         self._spelling = read_spelling(_decoder_steps(tokenizer))
         added = tokenizer.get_added_tokens_decoder()
@@ -88,7 +90,7 @@ def read_spelling(steps: Sequence[dict[str, Any]]) -> TokenSpelling:
     return TokenSpelling(_pieces(tuple(replacements), byte_fallback), strips)
 
 
-def _decoder_steps(tokenizer: "Tokenizer") -> list[dict[str, Any]]:
+def _decoder_steps(tokenizer: "Tokenizer | MappedTokenizer") -> list[dict[str, Any]]:
     decoder = tokenizer.decoder
     if decoder is None:
         return []
@@ -124,3 +126,5 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+BYTE_LETTERS = frozenset(_BYTE_OF)
+"""The characters that stand for bytes in byte-level vocabularies."""

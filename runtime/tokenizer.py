@@ -15,11 +15,17 @@ from inferc.runtime.token_bytes import TokenBytes
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from inferc.runtime.mapped_tokenizer import MappedTokenizer
+
+RULES = "tokenizer/rules.json"
+VOCABULARY = "tokenizer/vocabulary.safetensors"
+WHOLE = "tokenizer.json"
+
 
 class TextTokenizer:
     """A `tokenizers.Tokenizer` together with the artifact's facts about special tokens."""
 
-    def __init__(self, tokenizer: "Tokenizer", facts: TokenFacts) -> None:
+    def __init__(self, tokenizer: "Tokenizer | MappedTokenizer", facts: TokenFacts) -> None:
         self._tokenizer = tokenizer
         self.facts = facts
 
@@ -97,21 +103,34 @@ class IdsOnly(TextTokenizer):
 
 
 def load_tokenizer(folder: Path, manifest: Manifest) -> TextTokenizer:
-    """Read `tokenizer.json`; an artifact that never had one takes ids only."""
-    from tokenizers import Tokenizer
-
-    path, facts = folder / "tokenizer.json", manifest.tokens
+    """The artifact's tokenizer, in two parts or whole; one that never had any takes ids only."""
+    facts = manifest.tokens
+    if RULES in manifest.files:
+        return TextTokenizer(_mapped(folder), facts)
+    path = folder / WHOLE
     if path.name not in manifest.files and not path.is_file():
         return IdsOnly(facts)
+    return TextTokenizer(_read(path), facts)
+
+
+def _mapped(folder: Path) -> "MappedTokenizer":
+    from inferc.runtime.mapped_tokenizer import MappedTokenizer
+    from inferc.runtime.vocabulary import Vocabulary
+
+    return MappedTokenizer(_read(folder / RULES), Vocabulary(folder / VOCABULARY))
+
+
+def _read(path: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
     if not path.is_file():
         raise ArtifactError(f"{path}: the artifact has no tokenizer; compile the model again.")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise ArtifactError(
             f"{path}: the file is damaged, it is no tokenizer ({error})."
         ) from error
-    return TextTokenizer(tokenizer, facts)
 
 
 def _valid(text: str) -> str:

@@ -25,6 +25,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from inferc.frontend.gguf_file import GgufFile, read_gguf
 from inferc.frontend.tokenizer import TokenizerFiles, from_gguf
 from inferc.frontend.tokenizer_gguf import TokenType
+from inferc.runtime.mapped_tokenizer import MappedTokenizer
+from inferc.runtime.vocabulary import Vocabulary
+from inferc.runtime.vocabulary_writer import split_tokenizer
 from tests.models import gemma3_gguf, smollm2_gguf
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -81,6 +84,19 @@ def sentencepiece_of_gemma() -> sentencepiece.SentencePieceProcessor:
 @pytest.mark.parametrize("model", PATHS)
 def test_ids_are_llama_cpps(model: str, document: str) -> None:
     assert encode(model, CORPUS[document]) == LLAMA_CPP[model][document]
+
+
+@pytest.mark.parametrize("model", PATHS)
+def test_ids_of_the_mapped_form_are_llama_cpps(model: str, tmp_path: Path) -> None:
+    split = split_tokenizer(files(model).tokenizer_json)
+    assert split is not None
+    (tmp_path / "vocabulary").write_bytes(split.vocabulary)
+    rules = Tokenizer.from_str(split.rules)
+    mapped = MappedTokenizer(rules, Vocabulary(tmp_path / "vocabulary"))
+    for document, text in CORPUS.items():
+        ids = mapped.encode(text, add_special_tokens=False).ids
+        assert ids == LLAMA_CPP[model][document], document
+        assert mapped.decode(ids) == tokenizer(model).decode(ids)
 
 
 @pytest.mark.parametrize("document", CORPUS)

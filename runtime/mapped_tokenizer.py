@@ -33,8 +33,8 @@ class MappedTokenizer:
     def __init__(self, rules: "Tokenizer", vocabulary: Vocabulary) -> None:
         self._rules = rules
         self._vocabulary = vocabulary
-        added = rules.get_added_tokens_decoder().values()
-        self._special = frozenset(token.content for token in added if token.special)
+        self._added = rules.get_added_tokens_decoder()  # a copy of thousands of objects
+        self._special = frozenset(t.content for t in self._added.values() if t.special)
         self._merge_pair = lru_cache(_REMEMBERED)(vocabulary.merge)
         self._merge_often = lru_cache(_REMEMBERED)(self._merge)
 
@@ -76,7 +76,7 @@ class MappedTokenizer:
 
     def get_added_tokens_decoder(self) -> "dict[int, AddedToken]":
         """Added tokens by id."""
-        return self._rules.get_added_tokens_decoder()
+        return self._added
 
     def _merge(self, letters: tuple[int, ...]) -> tuple[int, ...]:
         """Tokens of a word: the pair of lowest rank is merged first, of equal ones the left one.

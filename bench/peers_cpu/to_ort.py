@@ -1,0 +1,25 @@
+"""A Hugging Face folder for ONNX Runtime GenAI, int4: `PYTHON to_ort.py FOLDER TARGET CACHE`."""
+
+import sys
+
+from onnxruntime_genai.models import builder
+from onnxruntime_genai.models.builders import gemma
+
+
+def with_flat_rope(make):
+    """The builder reads rope settings as they were before transformers 5 nested them."""
+
+    def changed(self, config, *arguments, **options):
+        if isinstance(getattr(config, "rope_parameters", None), dict):
+            config.rope_theta, config.rope_local_base_freq = 1e6, 1e4
+            config.rope_parameters = {"rope_type": "default", "rope_theta": 1e6}
+        make(self, config, *arguments, **options)
+
+    return changed
+
+
+gemma.Gemma3Model.__init__ = with_flat_rope(gemma.Gemma3Model.__init__)
+source, target, cache = sys.argv[1:]
+builder.create_model(
+    None, source, target, "int4", "cpu", cache, int4_accuracy_level=4, int4_block_size=32
+)

@@ -1,11 +1,16 @@
 // Persistent worker threads that run one function together (SPMD) and meet at barriers.
 //
 // A waiting worker spins for some microseconds, then sleeps in the kernel (futex), so that a shared
-// or oversubscribed machine loses little. Nothing is allocated after pool_create(). One step at a
-// time: pool_run() is not reentrant.
+// or oversubscribed machine loses little. While it spins it yields: on a loaded machine the worker
+// that it waits for may stand in the queue of the same processor, and would run only when the
+// spinning ends. Measured with 18 runnable threads on two processors, a barrier of two workers took
+// 270 us (spinning for 50 us) and 4.6 ms (for 1000 us) without yielding, and 4 us with it.
+//
+// Nothing is allocated after pool_create(). One step at a time: pool_run() is not reentrant.
 #pragma once
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +18,23 @@
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #endif
 
 namespace inferc {
 
-// A counter that workers wait on, and how many sleep on it.
+// A counter that workers wait on, and how many sleep on it; each has a cache line of its own.
 struct alignas(64) WaitWord {
-    uint32_t value;
+    uint64_t value;
     uint32_t sleepers;
 };
 
 struct Pool {
-    WaitWord job;    // number of the job handed out last
-    WaitWord phase;  // number of barriers passed
-    alignas(64) uint32_t arrived;
-    alignas(64) int workers;
+    WaitWord job;      // number of the job handed out last
+    WaitWord arrived;  // arrivals at barriers since the beginning
+    WaitWord passed;   // the same, told at the end of each barrier
+    alignas(64) WaitWord *gate;  // where workers wait at a barrier
+    int workers;
     int64_t spin_ns;
     int pinned;
     int stop;
@@ -61,45 +66,52 @@ inline int64_t pool_now_ns() {
     return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// Looks for a value other than `old` for spin_ns; whether there was one. The length of a pause
+// Looks for a value of at least `least` for spin_ns; whether there was one. The length of a pause
 // differs by a factor of ten between processors, so time decides and not their number.
-inline bool pool_spin(const Pool *pool, const WaitWord *word, uint32_t old) {
+inline bool pool_spin(const Pool *pool, const WaitWord *word, uint64_t least) {
     for (int64_t end_ns = 0;;) {
         for (int i = 0; i < 64; i++) {
-            if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) != old) return true;
+            if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) >= least) return true;
             if (pool->spin_ns == 0) return false;
             pool_pause();
         }
         const int64_t now_ns = pool_now_ns();
         if (end_ns == 0) end_ns = now_ns + pool->spin_ns;
         if (now_ns >= end_ns) return false;
+        sched_yield();  // costs a fraction of a microsecond where nobody else wants to run
     }
 }
 
-// Returns when word->value differs from `old`.
-inline void pool_wait(Pool *pool, WaitWord *word, uint32_t old) {
-    if (pool_spin(pool, word, old)) return;
-    // Sequentially consistent with pool_advance(): either the sleeper is counted or the value is
-    // seen.
+#if defined(__linux__)
+// The kernel waits on 32 bits: the lower half of the counter.
+inline uint32_t *pool_futex(WaitWord *word) {
+    return (uint32_t *)&word->value + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 1 : 0);
+}
+#endif
+
+// Returns when word->value is at least `least`.
+inline void pool_wait(Pool *pool, WaitWord *word, uint64_t least) {
+    if (pool_spin(pool, word, least)) return;
+    // Sequentially consistent with pool_wake(): either the sleeper is counted or the value is seen.
     __atomic_fetch_add(&word->sleepers, 1, __ATOMIC_SEQ_CST);
 #if defined(__linux__)
-    while (__atomic_load_n(&word->value, __ATOMIC_SEQ_CST) == old)
-        syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
+    for (uint64_t seen; (seen = __atomic_load_n(&word->value, __ATOMIC_SEQ_CST)) < least;)
+        syscall(SYS_futex, pool_futex(word), FUTEX_WAIT_PRIVATE, uint32_t(seen), nullptr, nullptr, 0);
 #else
     pthread_mutex_lock(&pool->mutex);
-    while (__atomic_load_n(&word->value, __ATOMIC_SEQ_CST) == old)
+    while (__atomic_load_n(&word->value, __ATOMIC_SEQ_CST) < least)
         pthread_cond_wait(&pool->changed, &pool->mutex);
     pthread_mutex_unlock(&pool->mutex);
 #endif
     __atomic_fetch_sub(&word->sleepers, 1, __ATOMIC_RELAXED);
 }
 
-inline void pool_advance(Pool *pool, WaitWord *word) {
+// Ends the sleep of all who wait for a value just written. No system call where nobody sleeps.
+inline void pool_wake(Pool *pool, WaitWord *word) {
     (void)pool;
-    __atomic_fetch_add(&word->value, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&word->sleepers, __ATOMIC_SEQ_CST) == 0) return;
 #if defined(__linux__)
-    syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, 0x7fffffff, nullptr, nullptr, 0);
+    syscall(SYS_futex, pool_futex(word), FUTEX_WAKE_PRIVATE, 0x7fffffff, nullptr, nullptr, 0);
 #else
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->changed);
@@ -108,14 +120,21 @@ inline void pool_advance(Pool *pool, WaitWord *word) {
 }
 
 // Every worker calls it; returns when all have. What was written before is visible after.
+// Arrivals are counted for good, so that a barrier is one atomic operation a worker: number n of
+// them ends barrier n / workers.
 inline void pool_barrier(Pool *pool) {
-    uint32_t phase = __atomic_load_n(&pool->phase.value, __ATOMIC_RELAXED);
-    if (__atomic_add_fetch(&pool->arrived, 1, __ATOMIC_ACQ_REL) == uint32_t(pool->workers)) {
-        __atomic_store_n(&pool->arrived, 0, __ATOMIC_RELAXED);
-        pool_advance(pool, &pool->phase);
-    } else {
-        pool_wait(pool, &pool->phase, phase);
-    }
+    const uint64_t workers = uint64_t(pool->workers);
+    const uint64_t mine = __atomic_add_fetch(&pool->arrived.value, 1, __ATOMIC_SEQ_CST);
+    const uint64_t last = (mine + workers - 1) / workers * workers;
+    if (mine != last) return pool_wait(pool, pool->gate, last);
+    if (pool->gate != &pool->arrived) __atomic_store_n(&pool->gate->value, last, __ATOMIC_SEQ_CST);
+    pool_wake(pool, pool->gate);
+}
+
+// Hands out a job, or the end.
+inline void pool_advance(Pool *pool) {
+    __atomic_fetch_add(&pool->job.value, 1, __ATOMIC_SEQ_CST);
+    pool_wake(pool, &pool->job);
 }
 
 inline int pool_workers(const Pool *pool) { return pool->workers; }
@@ -139,8 +158,8 @@ inline void *pool_thread(void *start) {
     Pool *pool = ((Pool::Start *)start)->pool;
     int worker = ((Pool::Start *)start)->worker;
     if (pool->pinned) pool_pin(worker);
-    for (uint32_t seen = 0;; seen++) {
-        pool_wait(pool, &pool->job, seen);
+    for (uint64_t job = 1;; job++) {
+        pool_wait(pool, &pool->job, job);
         if (pool->stop) return nullptr;
         pool->fn(pool->arg, worker, pool->workers);
         pool_barrier(pool);
@@ -152,7 +171,7 @@ inline void *pool_thread(void *start) {
 inline void pool_run(Pool *pool, void (*fn)(void *arg, int worker, int workers), void *arg) {
     pool->fn = fn;
     pool->arg = arg;
-    pool_advance(pool, &pool->job);
+    pool_advance(pool);
     fn(arg, 0, pool->workers);
     pool_barrier(pool);
 }
@@ -180,7 +199,7 @@ inline PoolOptions pool_defaults(int threads) {
 inline void pool_destroy(Pool *pool) {
     if (pool == nullptr) return;
     pool->stop = 1;
-    pool_advance(pool, &pool->job);
+    pool_advance(pool);
     for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], nullptr);
 #if !defined(__linux__)
     pthread_mutex_destroy(&pool->mutex);
@@ -199,6 +218,9 @@ inline Pool *pool_create(const PoolOptions &options) {
     memset(memory, 0, sizeof(Pool));
     Pool *pool = (Pool *)memory;
     pool->workers = threads;
+    // Few workers look at the arrivals themselves, which saves the way through a second cache line.
+    // Of many each arrival would disturb all others, so those look at a line that changes once.
+    pool->gate = threads <= 4 ? &pool->arrived : &pool->passed;
     pool->spin_ns = int64_t(options.spin_us) * 1000;
     pool->pinned = options.pinned && threads <= pool_processors();
 #if !defined(__linux__)

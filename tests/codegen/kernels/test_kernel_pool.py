@@ -10,7 +10,7 @@ from kernel_library import call, library
 P = ctypes.c_void_p
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8])
 def test_barriers(workers):
     lib = library("portable")
     lib.pool_new.restype = P

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from typing import Any
 
 import jinja2
 
 from inferc.report.machines import MACHINES, TENSOR
 from inferc.report.model import Report
+from inferc.report.saved_profile import Profile
 from inferc.report.terminal import NOT_COUNTED, memory_rows
 
 
-def render(report: Report) -> str:
-    """The page as text. The formulas are evaluated in the page, for the workload chosen there."""
+def render(report: Report, profile: Profile | None = None) -> str:
+    """The page as text. The formulas are evaluated in the page, for the workload chosen there.
+
+    With a profile the page can show what was measured beside what is predicted.
+    """
     source = files("inferc.report").joinpath("templates/report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -29,6 +34,21 @@ def render(report: Report) -> str:
         title=f"{report['model']['name']} · inferc",
         data=data,
         machines=machines,
+        measured=json.dumps(_measured(profile)).replace("<", "\\u003c"),
         memory=json.dumps(memory_rows(report)),
         not_counted=NOT_COUNTED,
     )
+
+
+def _measured(profile: Profile | None) -> list[dict[str, Any]]:
+    """What the page needs of each phase measured: workload, limits, a time for each call."""
+    if profile is None:
+        return []
+    keys = (
+        "phase", "tokens", "sequences", "context_tokens", "workers", "steps", "step_us",
+        "library_us", "read_gb_per_second", "gflops_per_second",
+    )  # fmt: skip
+    return [
+        {**{k: entry[k] for k in keys}, "calls_us": [c["elapsed_us"] for c in entry["calls"]]}
+        for entry in profile["profiles"]
+    ]

@@ -114,7 +114,7 @@ def size(formula: Any, workload: Workload) -> int:
 def phase(report: Report, name: str, workload: Workload, machine: Machine) -> Phase:
     """Evaluate a phase."""
     data = report["phases"][name]
-    kernels = [_kernel(k, workload, machine) for k in data["kernels"]]
+    kernels = kernel_costs(report, name, workload, machine)
     return Phase(
         name,
         tuple(fold(kernels)),
@@ -123,6 +123,13 @@ def phase(report: Report, name: str, workload: Workload, machine: Machine) -> Ph
         size(data["must_move_bytes"], workload),
         sum(k.predicted_us for k in kernels),
     )
+
+
+def kernel_costs(
+    report: Report, name: str, workload: Workload, machine: Machine
+) -> list[KernelCost]:
+    """The kernels of a phase in the order in which a step calls them."""
+    return [_kernel(k, workload, machine) for k in report["phases"][name]["kernels"]]
 
 
 def _kernel(data: Mapping[str, Any], workload: Workload, machine: Machine) -> KernelCost:

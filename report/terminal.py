@@ -45,7 +45,8 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
-def _table(title: str, columns: Iterable[str], right: int = 99) -> Table:
+def make_table(title: str, columns: Iterable[str], right: int = 99) -> Table:
+    """A plain table; columns from number `right` on are set to the right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i >= right else "left", overflow="fold")
@@ -54,7 +55,7 @@ def _table(title: str, columns: Iterable[str], right: int = 99) -> Table:
 
 def _model(report: Report, console: Console) -> None:
     model, kv = report["model"], report["kv"]
-    table = _table(escape(f"{model['name']}  ({model['architecture']})"), ("", ""))
+    table = make_table(escape(f"{model['name']}  ({model['architecture']})"), ("", ""))
     rows = {
         "layers, hidden, vocabulary": ", ".join(
             str(model[key]) for key in ("layers", "hidden_size", "vocab_size")
@@ -82,7 +83,7 @@ def _phase(result: Phase, workload: Workload, machine: Machine, console: Console
         f"{result.name}: {workload.tokens} rows, {workload.sequences} sequences, context "
         f"{workload.context_tokens}; predicted for {machine.name}"
     )
-    table = _table(
+    table = make_table(
         title, ("block / kernel", "modules", "MFLOP", "moved", "flop/B", "bound", "us"), 2
     )
     for block in result.blocks:
@@ -104,7 +105,7 @@ def _phase(result: Phase, workload: Workload, machine: Machine, console: Console
 
 
 def _memory(report: Report, machine: Machine, console: Console) -> None:
-    table = _table("memory", ("", "bytes"), 1)
+    table = make_table("memory", ("", "bytes"), 1)
     for name, text in memory_rows(report).items():
         table.add_row(name, text)
     fitted = fit(report, machine)
@@ -142,7 +143,7 @@ def _fit_row(fitted: Fit) -> tuple[str, str]:
 
 
 def _passes(report: Report, console: Console) -> None:
-    table = _table(
+    table = make_table(
         "passes", ("pass", "ops", "hits", "bytes saved a decode step", "chosen, refused")
     )
     for record in report["passes"]:

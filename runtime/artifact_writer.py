@@ -68,17 +68,27 @@ def check_output(output: Path | str, *, overwrite: bool) -> None:
 
 
 def add_file(folder: Path | str, relative: str, content: bytes) -> None:
-    """Add or replace one file of a finished artifact, keeping its digests true."""
+    """Add or replace one file of a finished artifact, keeping its digests true.
+
+    The manifest forgets an older file of that name first: whenever the work is stopped, the
+    artifact is whole, with the older file, without it, or with the new one.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
     check_manifest(folder, manifest)  # or the new digest would vouch for damage
-    files = {**manifest.files, relative: hashlib.sha256(content).hexdigest()}
+    others = {name: digest for name, digest in manifest.files.items() if name != relative}
     with _explained(folder):
         path = artifact_path(folder, relative)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if relative in manifest.files:
+            _replace_manifest(folder, replace(manifest, files=others))
         _replace_file(path, content)
-        sealed = _with_digest(replace(manifest, files=files)).to_json().encode()
-        _replace_file(folder / MANIFEST_NAME, sealed)
+        files = {**others, relative: hashlib.sha256(content).hexdigest()}
+        _replace_manifest(folder, replace(manifest, files=files))
+
+
+def _replace_manifest(folder: Path, manifest: Manifest) -> None:
+    _replace_file(folder / MANIFEST_NAME, _with_digest(manifest).to_json().encode())
 
 
 def _seal(folder: Path, manifest: Manifest) -> Manifest:

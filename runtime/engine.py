@@ -21,6 +21,7 @@ from inferc.runtime.request import RequestId, SamplingParams
 from inferc.runtime.scheduler_config import SchedulerConfig, StepOutput
 from inferc.runtime.target_choice import first_device, parse_device, select_target
 from inferc.runtime.tokenizer import TextTokenizer, load_tokenizer
+from inferc.runtime.tuning import Choices, choices_here
 
 _NO_PREFIX_CACHE = (
     "the model has recurrent states, which are kept for the end of a sequence only: a shared"
@@ -184,6 +185,7 @@ def load(
     check: bool = True,
     prefix_cache: bool = True,
     chunk_tokens: int | None = None,
+    tuned: bool = True,
 ) -> Engine:
     """Load an artifact for this machine.
 
@@ -199,6 +201,8 @@ def load(
             before on this machine.
         prefix_cache: Reuse the pages of prompts with the same beginning.
         chunk_tokens: Most tokens of one prompt in one step; fewer keep running answers smoother.
+        tuned: On the CPU: where `threads` or `chunk_tokens` are None, take what `inferc tune` has
+            measured on this machine, if it has.
     """
     for name, value in (("threads", threads), ("chunk_tokens", chunk_tokens)):
         require(name, value, "None or an integer of at least 1", value is None or is_count(value))
@@ -209,14 +213,17 @@ def load(
     if check:
         check_once(folder, manifest)
     tokenizer = load_tokenizer(folder, manifest)
-    executor = open_executor(folder, manifest, place, threads, kv_budget_bytes)
+    tuning = choices_here(folder, manifest) if tuned and place.kind == "cpu" else Choices()
+    executor = open_executor(
+        folder, manifest, place, threads or tuning.threads, kv_budget_bytes, tuning.pool
+    )
     limits = manifest.limits
     off = _NO_PREFIX_CACHE if prefix_cache and manifest.states else None
     config = SchedulerConfig(
         limits.step_tokens,
         limits.sequences,
         limits.context_tokens,
-        chunk_tokens,
+        chunk_tokens or tuning.chunk_tokens,
         prefix_cache and off is None,
         off,
     )

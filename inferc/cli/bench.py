@@ -41,6 +41,18 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     p.add_argument("--device", help="cpu, cuda or cuda:N (default: what the artifact is for)")
     p.add_argument("--threads", type=count)
     p.add_argument("--json", action="store_true")
+    p.add_argument(
+        "--profile", action="store_true",
+        help="time of every kernel beside its prediction, in decode and prefill (CPU)",
+    )  # fmt: skip
+    p.add_argument(
+        "--trace", type=Path, metavar="FILE.json",
+        help="with --profile: write a trace for ui.perfetto.dev",
+    )  # fmt: skip
+    p.add_argument(
+        "--save", action="store_true",
+        help="with --profile: keep it in the artifact, so that `inferc inspect` shows it",
+    )  # fmt: skip
     return p
 
 
@@ -59,6 +71,7 @@ class Row:
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     import inferc
+    from inferc.cli import bench_profile
     from inferc.report import model
     from inferc.runtime.artifact import read_manifest
     from inferc.runtime.host import default_threads
@@ -66,12 +79,16 @@ def run(args: argparse.Namespace) -> int:
 
     report, manifest = model.load(args.artifact), read_manifest(args.artifact)
     device = args.device or first_device(manifest)
+    bench_profile.check(args, device)
     budget_bytes = _kv_bytes(manifest, args)
     threads = args.threads or default_threads()
     rows = []
     with inferc.load(
         args.artifact, device=device, threads=threads, kv_budget_bytes=budget_bytes
     ) as engine:
+        if args.profile:
+            bench_profile.run(engine, report, args, threads)
+            return 0
         _once(engine, 1, args, seed=0)  # maps the weights
         if not args.json:
             _print_head(device, threads, args)

@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "show what the compiler did",
     "verify": "compare logits with the source model",
     "bench": "measure speed beside the machine's limits",
+    "tune": "measure this machine's best settings for an artifact",
     "opt": "run passes over IR text",
     "targets": "list what can be compiled for",
     "support": "which architectures compile",

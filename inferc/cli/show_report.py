@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from inferc.cli.options import count
@@ -13,6 +13,8 @@ from inferc.errors import InfercError
 from inferc.report.machines import MACHINES, uniform
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from inferc.ir.cost import Workload
     from inferc.report.machines import Machine
     from inferc.report.model import Report
@@ -33,18 +35,27 @@ def add_workload(p: argparse.ArgumentParser, *, batch: str) -> None:
 
 def show(reports: Sequence[Report], machine: Machine, args: argparse.Namespace) -> None:
     """Print one report, or two side by side."""
-    from rich.console import Console
-
     from inferc.report import compare, terminal
 
     workloads = _workloads(args, reports[0])
-    console = Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS)
-    with console.capture() as page:  # rich ends the process on a broken pipe, with exit code 1
+
+    def fill(console: Console) -> None:
         if len(reports) == 2:
             compare.show(reports[0], reports[1], workloads, machine, console)
         else:
             terminal.show(reports[0], machine, workloads, console)
-    print(page.get(), end="")
+
+    show_page(fill)
+
+
+def show_page(fill: Callable[[Console], None], file_columns: int = _FILE_COLUMNS) -> None:
+    """Print what `fill` writes, as wide as the terminal is."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else file_columns)
+    with console.capture() as page:  # rich ends the process on a broken pipe, with exit code 1
+        fill(console)
+    print(page.get(), end="", flush=True)
 
 
 def machine_of(text: str) -> Machine:

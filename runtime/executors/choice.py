@@ -6,6 +6,7 @@ from inferc.runtime.artifact import Manifest
 from inferc.runtime.executors.base import Executor
 from inferc.runtime.host import default_threads
 from inferc.runtime.kv_budget import device_kv_budget, kv_budget
+from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 from inferc.runtime.target_choice import DeviceName
 
 
@@ -15,6 +16,7 @@ def open_executor(
     device: DeviceName,
     threads: int | None,
     kv_budget_bytes: int | None,
+    choice: PoolChoice = DEFAULT_POOL,
 ) -> Executor:
     """Load the artifact of a folder for a device. Raises InfercError if it does not run there."""
     if device.kind == "cuda":
@@ -22,7 +24,7 @@ def open_executor(
     from inferc.runtime.executors.cpu import CpuExecutor
 
     budget = kv_budget(manifest.kv, manifest.limits, kv_budget_bytes)
-    return CpuExecutor(folder, manifest, budget, threads or default_threads())
+    return CpuExecutor(folder, manifest, budget, threads or default_threads(), choice)
 
 
 def _open_cuda(

@@ -1,6 +1,7 @@
 """Runs plans on the CPU: one call of the compiled step each, with nothing allocated in between."""
 
 import ctypes
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,25 @@ from inferc.runtime.executors.memory import Bytes, allocate, map_weights
 from inferc.runtime.executors.step_library import StepArgs, StepLibrary
 from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
+from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 from inferc.runtime.state_slots import state_slots
-from inferc.runtime.step_inputs import StepInputs, check_limits
+from inferc.runtime.step_inputs import StepInputs, StepShape, check_limits
+from inferc.runtime.step_limits import StepLimits, measure_limits
+from inferc.runtime.step_profile import Listener, StepProfile
 from inferc.runtime.target_choice import select_target
 
 
 class CpuExecutor:
     """The step library of one artifact, with weights, KV pages, recurrent states and arena."""
 
-    def __init__(self, folder: Path, manifest: Manifest, budget: KvBudget, threads: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        budget: KvBudget,
+        threads: int,
+        choice: PoolChoice = DEFAULT_POOL,
+    ) -> None:
         self.budget = budget
         self.threads = threads
         self._limits = manifest.limits
@@ -40,7 +51,8 @@ class CpuExecutor:
         self._pool_pointers = _addresses(self._pools)
         self._state_pointers = _addresses(self._states)
         self._args = self._bind_args()
-        self._library = StepLibrary(artifact_path(folder, target.library), threads)
+        self._listener: Listener | None = None
+        self._library = StepLibrary(artifact_path(folder, target.library), threads, choice)
 
     @property
     def total_blocks(self) -> int:
@@ -67,12 +79,51 @@ class CpuExecutor:
         args.tokens = shape.tokens
         args.sequences = shape.sequences
         args.logit_rows = shape.logit_rows
-        self._library.run(args, shape.decode)
+        self._run_step(shape)
         return self._logits[: shape.logit_rows]
+
+    def use_pool(self, threads: int, choice: PoolChoice) -> None:
+        """Go on with other workers; between steps. Results stay the same."""
+        self._library.use_pool(threads, choice)
+        self.threads = threads
+
+    def listen(self, listener: Listener | None) -> None:
+        """Measure every kernel call from now on, or no longer.
+
+        Raises InfercError for a library that cannot.
+        """
+        self._library.calls(decode=True)
+        self._listener = listener
+
+    def measure_limits(self) -> StepLimits:
+        """What the workers can read and compute at best, measured now."""
+        return measure_limits(self._library)
 
     def close(self) -> None:
         """Stop the worker threads; memory goes with the object."""
         self._library.close()
+
+    def _run_step(self, shape: StepShape) -> None:
+        if self._listener is None:
+            self._library.run(self._args, shape.decode)
+        else:
+            self._listener(self._run_measured(shape))
+
+    def _run_measured(self, shape: StepShape) -> StepProfile:
+        args, library = self._args, self._library
+        spans = np.zeros((self.threads, library.calls(shape.decode), 2), np.int64)
+        args.profile_ns = spans.ctypes.data
+        begin_ns = time.monotonic_ns()
+        try:
+            library.run(args, shape.decode)
+        finally:
+            args.profile_ns = None
+        end_ns = time.monotonic_ns()
+        context = int(self._inputs.context_lengths[: shape.sequences].mean())
+        return StepProfile(
+            shape.decode, shape.tokens, shape.sequences, shape.logit_rows, context,
+            begin_ns, end_ns, spans,
+        )  # fmt: skip
 
     def _bind_args(self) -> StepArgs:
         """Everything in the step's arguments that never changes."""

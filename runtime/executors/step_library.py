@@ -2,11 +2,17 @@
 
 import ctypes
 import os
+import time
+import typing
 import weakref
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from inferc.errors import ArtifactError, InfercError
 from inferc.runtime.artifact import READABLE_ABI_VERSIONS
+from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 
 _Int32Pointer = ctypes.c_void_p
 _MEANINGS = {
@@ -67,10 +73,19 @@ class StepLibrary:
     does not see.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, choice: PoolChoice = DEFAULT_POOL) -> None:
         self._library = _load(path)
         self.abi_version = int(self._library.inferc_abi_version())
-        self._pool: int | None = self._library.inferc_pool_create(threads)
+        self._start(threads, choice)
+
+    def use_pool(self, threads: int, choice: PoolChoice) -> None:
+        """Go on with other workers; between steps."""
+        before = self._end
+        self._start(threads, choice)
+        before()
+
+    def _start(self, threads: int, choice: PoolChoice) -> None:
+        self._pool: int | None = self._make_pool(threads, choice)
         self._process = os.getpid()
         # Also ends the workers of an engine that is dropped without being closed.
         self._end = weakref.finalize(self, _end_pool, self._library, self._pool, self._process)
@@ -78,6 +93,19 @@ class StepLibrary:
             raise InfercError(
                 f"Could not start {threads} worker threads for the step; ask for fewer (threads)."
             )
+
+    def _make_pool(self, threads: int, choice: PoolChoice) -> int | None:
+        if choice == DEFAULT_POOL:
+            return typing.cast(int | None, self._library.inferc_pool_create(threads))
+        self._require(3, "be tuned")
+        options = PoolOptions()
+        self._library.inferc_pool_defaults(threads, ctypes.byref(options))
+        if choice.spin_us is not None:
+            options.spin_us = choice.spin_us
+        if choice.pinned is not None:
+            options.pinned = int(choice.pinned)
+        pool = self._library.inferc_pool_create_with(ctypes.byref(options))
+        return typing.cast(int | None, pool)
 
     def run(self, args: StepArgs, decode: bool) -> None:
         """Run one step; the interpreter's lock is free meanwhile."""
@@ -94,13 +122,30 @@ class StepLibrary:
             raise InfercError(refusal(code, args))
 
     def calls(self, decode: bool) -> int:
-        """Kernel calls of a step: what sizes `profile_ns`. Needs version 3."""
-        if self.abi_version < 3:
+        """Kernel calls of a step: what sizes `profile_ns`."""
+        self._require(3, "measure its kernels")
+        return int(self._library.inferc_step_calls(int(decode)))
+
+    def read_bandwidth(self, data: npt.NDArray[np.float32]) -> float:
+        """Bytes a second of the workers reading `data`, each its part."""
+        self._require(3, "measure the machine")
+        start = time.perf_counter()
+        nbytes = self._library.inferc_read_bytes(self._pool, data.ctypes.data, data.nbytes)
+        return float(nbytes / (time.perf_counter() - start))
+
+    def flops_per_second(self, rounds: int) -> float:
+        """Float32 flops a second of the workers in `rounds` of multiply-adds on registers."""
+        self._require(3, "measure the machine")
+        start = time.perf_counter()
+        flops = self._library.inferc_multiply_add(self._pool, rounds)
+        return float(flops / (time.perf_counter() - start))
+
+    def _require(self, version: int, what: str) -> None:
+        if self.abi_version < version:
             raise InfercError(
-                f"The artifact's step library (ABI {self.abi_version}) cannot measure its kernels;"
+                f"The artifact's step library (ABI {self.abi_version}) cannot {what};"
                 " compile the model again."
             )
-        return int(self._library.inferc_step_calls(int(decode)))
 
     def close(self) -> None:
         """Stop the workers; safe to call twice."""
@@ -172,6 +217,10 @@ def _load(path: Path) -> ctypes.CDLL:
         if version >= 3:
             library.inferc_step_calls.restype = ctypes.c_int32
             library.inferc_step_calls.argtypes = (ctypes.c_int32,)
+            library.inferc_read_bytes.restype = ctypes.c_uint64
+            library.inferc_read_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+            library.inferc_multiply_add.restype = ctypes.c_double
+            library.inferc_multiply_add.argtypes = (ctypes.c_void_p, ctypes.c_int64)
             library.inferc_pool_create_with.restype = ctypes.c_void_p
             library.inferc_pool_create_with.argtypes = (ctypes.POINTER(PoolOptions),)
             library.inferc_pool_defaults.restype = None

@@ -16,6 +16,6 @@ for (const [id, value] of Object.entries({ seqs: "1", tokens: "512", context: "5
 eval(fs.readFileSync(script, "utf8"));
 const phase = elements.phase.value;
 for (const [id, value] of settings.map(s => s.split("="))) elements[id].value = value;
-elements.phase.listeners.input();
+(settings.some(s => s.startsWith("measured=")) ? elements.measured : elements.phase).listeners.input();
 const shown = Object.fromEntries(Object.entries(elements).map(([id, e]) => [id, e.innerHTML || e.textContent]));
 console.log(JSON.stringify({ phase, max: Object.fromEntries(["seqs", "tokens", "context"].map(id => [id, elements[id].max])), shown }));

@@ -16,7 +16,7 @@ from sample_report import report
 from inferc.ir.cost import Workload
 from inferc.report import model
 from inferc.report.html import render
-from inferc.report.machines import MACHINES
+from inferc.report.machines import MACHINES, uniform
 from inferc.report.terminal import bytes_text, figure
 
 NODE = shutil.which("node")
@@ -38,9 +38,9 @@ def test_one_file_that_names_cannot_break() -> None:
     assert "</script>" not in html.unescape(script)
 
 
-def show(tmp_path: Path, **settings: object) -> dict[str, Any]:
+def show(tmp_path: Path, profile: Any = None, **settings: object) -> dict[str, Any]:
     assert NODE is not None
-    data, script = elements(render(report()))
+    data, script = elements(render(report(), profile))
     (tmp_path / "data.json").write_text(data)
     (tmp_path / "script.js").write_text(script)
     command = [
@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_terminal(
         f" {result.traffic_ratio:.3f}. Predicted {result.predicted_us:.0f} µs"
     )
     body = re.sub(r"<pre>.*?</pre>", "", page["kernels"], flags=re.DOTALL)
-    titles = re.findall(r'class="block"><td colspan="8">(.*?)</td>', body)
+    titles = re.findall(r'class="block"><td colspan="9">(.*?)</td>', body)
     assert titles == [block.title.replace("(x", "(\u00d7") for block in result.blocks]
     cells = re.findall(r'class="kernel">(.*?)</tr>', body)
     shown = [re.sub(r"<[^>]+>", "|", row).strip("|").split("|") for row in cells]
@@ -93,3 +93,38 @@ def test_what_the_page_begins_with(tmp_path: Path) -> None:
     assert "scratch of 8 threads" in page["shown"]["memory"]
     assert "20 KB" in page["shown"]["memory"] and "1 MB" in page["shown"]["memory"]
     assert "2.05 KB" in page["shown"]["passes"] and "too large (\u00d72)" in page["shown"]["passes"]
+
+
+def saved_profile() -> dict[str, Any]:
+    """A profile of the sample's decode phase: call i took i + 0.5 microseconds."""
+    calls = [{"elapsed_us": i + 0.5} for i in range(13)]
+    entry = {
+        "phase": "decode", "tokens": 3, "sequences": 3, "context_tokens": 40, "workers": 2,
+        "steps": 7, "step_us": 120.0, "library_us": 100.0, "read_gb_per_second": 10.0,
+        "gflops_per_second": 50.0, "calls": calls,
+    }  # fmt: skip
+    return {"profiles": [entry]}
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node to run the page's script")
+def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
+    name = "1: decode, 3 rows, 3 sequences, context 40"
+    shown = show(tmp_path, saved_profile(), measured=name)["shown"]
+    assert "Measured <b>120 µs</b> a step, 100 µs of it in the library" in shown["total"]
+    machine = uniform("here", 10e9, 50e9)
+    result = model.phase(report(), "decode", Workload(3, 3, 40, page_tokens=8), machine)
+    assert f"Predicted {result.predicted_us:.0f} µs" in shown["total"]
+    body = re.sub(r"<pre>.*?</pre>", "", shown["kernels"], flags=re.DOTALL)
+    cells = re.findall(r'class="kernel">(.*?)</tr>', body)
+    rows = [re.sub(r"<[^>]+>", "|", row).strip("|").split("|") for row in cells]
+    # Two equal layers are one block with means; then a layer with a window, one without, the head.
+    expected = [2.0, 3.0, 4.0, *(i + 0.5 for i in range(6, 13))]
+    assert [row[7] for row in rows] == [f"{us:.1f} µs" for us in expected]
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node to run the page's script")
+def test_measured_times_are_not_shown_for_another_workload(tmp_path: Path) -> None:
+    shown = show(tmp_path, saved_profile(), seqs=2, context=40)["shown"]
+    assert "Measured" not in shown["total"]
+    plain = show(tmp_path)["shown"]
+    assert "Measured" not in plain["total"] and "µs<td" in plain["kernels"]

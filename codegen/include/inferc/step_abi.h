@@ -72,6 +72,9 @@ INFERC_EXPORT int32_t inferc_step_prefill(void *pool,
 INFERC_EXPORT int32_t inferc_step_decode(void *pool,
                                          const inferc_step_args *args); /* R == T, one token each */
 INFERC_EXPORT int32_t inferc_step_calls(int32_t decode); /* kernel calls of a phase; version 3 */
+/* Limits of the machine, for a caller with a clock; version 3. Both return what was done. */
+INFERC_EXPORT uint64_t inferc_read_bytes(void *pool, const void *data, uint64_t bytes); /* bytes read */
+INFERC_EXPORT double inferc_multiply_add(void *pool, int64_t rounds); /* float32 flops on all workers */
 INFERC_EXPORT int32_t inferc_abi_version(void);          /* INFERC_ABI_VERSION */
 
 #ifdef __cplusplus

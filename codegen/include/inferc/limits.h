@@ -1,0 +1,50 @@
+// What a machine can do at best, measured by the workers and in the instruction sets of a step: the
+// limits that its kernels are set against.
+#pragma once
+
+#include "inferc/pool.h"
+#include "inferc/simd.h"
+
+namespace inferc {
+
+struct ReadJob {
+    const float *data;
+    int64_t floats;
+};
+
+// Where measured loops leave their sums, so that no compiler drops them.
+inline void keep(f32x16 value) {
+    float out[kLanes];
+    store(out, value);
+    volatile float sink = out[0];
+    (void)sink;
+}
+
+// Each worker reads its part once, in four streams.
+inline void read_worker(void *job, int worker, int workers) {
+    const ReadJob &all = *static_cast<const ReadJob *>(job);
+    const int64_t stream = all.floats / workers / (4 * kLanes) * kLanes;
+    const float *p = all.data + worker * 4 * stream;
+    f32x16 sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    for (int64_t i = 0; i < stream; i += kLanes)
+        INFERC_EACH(s, 4) sums[s] = sums[s] + load(p + s * stream + i);
+    keep((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+#if defined(INFERC_AVX512)
+constexpr int kSums = 10;  // enough to hide the latency of two units, and all in registers
+#else
+constexpr int kSums = 5;
+#endif
+
+// 2 * kLanes * kSums flops a round and worker.
+inline void multiply_add_worker(void *job, int, int) {
+    const int64_t rounds = *static_cast<const int64_t *>(job);
+    f32x16 sums[kSums];
+    INFERC_EACH(s, kSums) sums[s] = splat(float(s));
+    const f32x16 factor = splat(0.5f), term = splat(1.0f);
+    for (int64_t i = 0; i < rounds; i++) INFERC_EACH(s, kSums) sums[s] = fma(sums[s], factor, term);
+    INFERC_EACH(s, kSums) keep(sums[s]);
+}
+
+}  // namespace inferc

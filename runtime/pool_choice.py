@@ -1,0 +1,19 @@
+"""How the workers of a step wait, and where they run."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PoolChoice:
+    """How the workers of a step wait and where they run; None: the library's default.
+
+    Attributes:
+        spin_us: how long a worker waits busily before it sleeps.
+        pinned: whether each worker but the caller stays on a processor of its own.
+    """
+
+    spin_us: int | None = None
+    pinned: bool | None = None
+
+
+DEFAULT_POOL = PoolChoice()

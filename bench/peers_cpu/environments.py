@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers_cpu.home import ROOT, BuildFailed, Home, tree_bytes
+from bench.peers_cpu.machine import describe
 
 TORCH = "torch==2.13.0"
 LLAMA, IK = "llama_cpp_python-0.3.36", "ik_llama_cpp_python-0.1.5"
@@ -83,7 +84,16 @@ def _build_llama(home: Home) -> None:
     _bindings(home, "llama.cpp")
 
 
+def ik_by_wheel() -> bool:
+    """Whether ik's wheel will do: its libraries are built for AVX2, whatever the machine has."""
+    return describe().isa == "avx2"
+
+
 def _build_ik(home: Home) -> None:
+    if ik_by_wheel():
+        home.make_environment("ik_llama.cpp")
+        home.pip("ik_llama.cpp", "install", "-q", "ik-llama-cpp-python==0.1.5")
+        return
     _tools(home)
     folder = source(home, IK) / "vendor" / "ik_llama.cpp"
     missing = folder / "common" / "cmake" / "build-info-gen-cpp.cmake"
@@ -190,7 +200,7 @@ def start_variables(home: Home, name: str) -> dict[str, str]:
         folder = home.place("src", LLAMA)
         libraries = folder / "vendor" / "llama.cpp" / "build" / "bin"
         return {"PYTHONPATH": str(folder), "LLAMA_CPP_LIB_PATH": str(libraries)}
-    if name == "ik_llama.cpp":
+    if name == "ik_llama.cpp" and not ik_by_wheel():
         folder = home.place("src", IK)
         library = folder / "vendor" / "ik_llama.cpp" / "build" / "src" / "libllama.so"
         return {"PYTHONPATH": str(folder), "IK_LLAMA_CPP_LIB_PATH": str(library)}
@@ -206,7 +216,7 @@ def runtime_bytes(home: Home, name: str) -> int:
         source_folder = home.place("src", LLAMA)
         built = source_folder / "vendor" / "llama.cpp" / "build" / "bin"
         total += tree_bytes(source_folder / "llama_cpp")
-    elif name == "ik_llama.cpp":
+    elif name == "ik_llama.cpp" and not ik_by_wheel():
         source_folder = home.place("src", IK)
         built = source_folder / "vendor" / "ik_llama.cpp" / "build"
         total += tree_bytes(source_folder / "ik_llama_cpp")

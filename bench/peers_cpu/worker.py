@@ -12,8 +12,10 @@ came later, in `rest_s`. Ends with its stdin. Needs the standard library and the
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -42,8 +44,15 @@ def _say(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
+def _end_with_parent() -> None:
+    """Even if it stands still: a parent that is killed cannot end it (Linux)."""
+    parent_died = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(parent_died, signal.SIGKILL)
+
+
 def main() -> None:
     """As told by the command line."""
+    _end_with_parent()
     name, model, threads, options = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -269,6 +269,17 @@ def test_environments_come_in_order() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("isa", "variables"), [("avx2", []), ("avx512_vnni", ["IK", "PYTHONPATH"])]
+)
+def test_the_wheel_of_ik_will_do_on_avx2_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isa: str, variables: list[str]
+) -> None:
+    monkeypatch.setattr(environments, "describe", lambda: Machine("Some CPU", isa, 2))
+    found = environments.start_variables(Home(tmp_path), "ik_llama.cpp")
+    assert [name.removesuffix("_LLAMA_CPP_LIB_PATH") for name in sorted(found)] == variables
+
+
 def test_a_build_that_fails_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.targets import CpuTarget
 from inferc.codegen.tvm_child import ANNOUNCEMENT
 from inferc.errors import ToolchainError
+from inferc.runtime.host import host_machine
 
 _HERE = Path(__file__).parent
 _SOURCES = ("tvm_child.py", "tvm_lower.py", "tvm_math.py", "tvm_ops.py", "row_program.py")
@@ -32,6 +33,7 @@ class RowKey:
     name: str
     cpu: str
     features: tuple[str, ...]
+    triple: str | None
     lanes: int
     tvm: str
     lowering: str
@@ -58,8 +60,8 @@ def row_objects(
     keys = {
         name: digest(
             RowKey(
-                text, name, target.llvm_cpu, target.llvm_features, target.vector_lanes, tvm,
-                lowering,
+                text, name, target.llvm_cpu, target.llvm_features, _triple(target),
+                target.vector_lanes, tvm, lowering,
             )
         )
         for name, text in functions
@@ -71,6 +73,11 @@ def row_objects(
             for name, _ in missing:
                 cache.store(keys[name], ".o", partial(_copy, Path(folder) / f"{name}.o"))
     return {name: cache.store(keys[name], ".o", _absent) for name, _ in functions}
+
+
+def _triple(target: CpuTarget) -> str | None:
+    """What LLVM calls another machine; None for this one, which it knows."""
+    return None if target.machine == host_machine() else f"{target.machine}-linux-gnu"
 
 
 def _copy(source: Path, path: Path) -> None:
@@ -86,6 +93,7 @@ def _lower(functions: Sequence[tuple[str, str]], target: CpuTarget, folder: Path
         "target": {
             "cpu": target.llvm_cpu,
             "features": [f"+{f}" for f in target.llvm_features],
+            "triple": _triple(target),
             "lanes": target.vector_lanes,
         },
         "functions": [

@@ -40,7 +40,8 @@ class Compiler:
         if not self.is_zig:
             return target.flags
         cpu = target.llvm_cpu.replace("-", "_") if target.isa else "baseline"
-        return ("-mcpu=" + "+".join([cpu, *target.llvm_features]),)
+        features = [feature.replace(".", "_") for feature in target.llvm_features]
+        return ("-mcpu=" + "+".join([cpu, *features]),)
 
     def compile_object(
         self,

@@ -24,11 +24,10 @@ def compile_rows(text: str, name: str, output: str, target: dict[str, Any]) -> N
     from inferc.ir.parse import parse_func
 
     lanes = int(target["lanes"])
-    machine = tvm.target.Target(
-        {"kind": "llvm", "opt-level": 3, "mcpu": target["cpu"], "mattr": target["features"]}
-        if target["features"]
-        else {"kind": "llvm", "opt-level": 3, "mcpu": target["cpu"]}
-    )
+    asked = {"kind": "llvm", "opt-level": 3, "mcpu": target["cpu"]}
+    asked |= {"mattr": target["features"]} if target["features"] else {}
+    asked |= {"mtriple": target["triple"]} if target["triple"] else {}
+    machine = tvm.target.Target(asked)
     module = lower(parse_func(text), name, lanes)
     with machine:
         for step in (

@@ -67,6 +67,7 @@ class _Level:
 
 _V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_ARM82 = ("neon", "atomics", "crc32", "asimdrdm")  # of what 8.2 adds, what a compiler may emit
 # Of each machine the most capable first.
 _LEVELS = {
     "x86-64-v4": _Level(
@@ -76,14 +77,19 @@ _LEVELS = {
     "x86-64-v3": _Level(
         CpuTarget("cpu:x86-64-v3", "x86_64", _V3, ("-march=x86-64-v3",), "x86-64-v3", (), 8)
     ),
-    "armv8-a": _Level(
-        CpuTarget("cpu:armv8-a", "aarch64", ("neon",), ("-march=armv8-a",), "generic", (), 4),
+    "armv8.2-a": _Level(
+        CpuTarget(
+            "cpu:armv8.2-a", "aarch64", _ARM82, ("-march=armv8.2-a",), "generic", ("v8.2a",), 4
+        ),
         {"dotprod": "dotprod", "i8mm": "i8mm", "bf16": "bf16"},
+    ),
+    "armv8-a": _Level(
+        CpuTarget("cpu:armv8-a", "aarch64", ("neon",), ("-march=armv8-a",), "generic", (), 4)
     ),
 }
 _SETS = {
     "x86-64": ("x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3"),
-    "aarch64": ("armv8-a+dotprod+i8mm+bf16", "armv8-a+dotprod", "armv8-a"),
+    "aarch64": ("armv8.2-a+dotprod+i8mm+bf16", "armv8.2-a+dotprod", "armv8-a"),
 }
 _LLVM_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 _SUMMARIES = {
@@ -92,8 +98,8 @@ _SUMMARIES = {
     "cpu:x86-64-v4+vnni+bf16": "AVX-512 with int8 and bf16 dot products (each optional)",
     "cpu:x86-64-v4": "AVX-512 (F, BW, CD, DQ, VL)",
     "cpu:x86-64-v3": "AVX2, FMA, F16C",
-    "cpu:aarch64": "armv8-a+dotprod+i8mm+bf16, armv8-a+dotprod and armv8-a; the best is chosen",
-    "cpu:armv8-a+dotprod+i8mm+bf16": "NEON with int8 and bf16 dot products (each optional)",
+    "cpu:aarch64": "armv8.2-a+dotprod+i8mm+bf16, armv8.2-a+dotprod and armv8-a; chosen alike",
+    "cpu:armv8.2-a+dotprod+i8mm+bf16": "NEON with int8 and bf16 dot products (each optional)",
     "cpu:armv8-a": "64-bit Arm with NEON",
     "cpu:portable": "any machine of this kind; slow",
 }
@@ -163,7 +169,7 @@ def _extended(level: _Level, names: list[str], spec: str) -> CpuTarget:
         name=base.name + "".join(f"+{name}" for name in chosen),
         isa=base.isa + tuple(canonical_feature(f) for f in chosen.values()),
         flags=_flags(base, tuple(chosen.values())),
-        llvm_features=tuple(chosen.values()),
+        llvm_features=base.llvm_features + tuple(chosen.values()),
     )
 
 

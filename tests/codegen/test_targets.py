@@ -37,18 +37,20 @@ def test_other_machines_are_portable() -> None:
 def test_arm_has_levels_of_its_own() -> None:
     assert native_target("aarch64", V4).name == "cpu:portable"
     assert native_target("aarch64", frozenset({"neon", "fp"})).name == "cpu:armv8-a"
-    target = native_target("aarch64", frozenset({"neon", "i8mm", "dotprod", "sve"}))
-    assert (target.name, target.machine) == ("cpu:armv8-a+dotprod+i8mm", "aarch64")
-    assert target.flags == ("-march=armv8-a+dotprod+i8mm",)
-    assert not target.has_bf16_dots and parse_target("cpu:armv8-a+bf16").has_bf16_dots
+    assert native_target("aarch64", frozenset({"neon", "dotprod"})).name == "cpu:armv8-a"
+    isa = frozenset({"neon", "atomics", "crc32", "asimdrdm", "i8mm", "dotprod", "sve"})
+    target = native_target("aarch64", isa)
+    assert (target.name, target.machine) == ("cpu:armv8.2-a+dotprod+i8mm", "aarch64")
+    assert target.flags == ("-march=armv8.2-a+dotprod+i8mm",)
+    assert not target.has_bf16_dots and parse_target("cpu:armv8.2-a+bf16").has_bf16_dots
 
 
 SEVERAL = [
     ("cpu:x86-64-v3,cpu:x86-64-v4+bf16+vnni", "cpu:x86-64-v4+vnni+bf16,x86-64-v3"),
     ("cpu:x86-64-v3,x86-64-v3,portable", "cpu:x86-64-v3,portable"),
     ("cpu:x86-64", "cpu:x86-64-v4+vnni+bf16,x86-64-v4,x86-64-v3"),
-    ("cpu:aarch64", "cpu:armv8-a+dotprod+i8mm+bf16,armv8-a+dotprod,armv8-a"),
-    ("cpu:armv8-a+dotprod,aarch64", "cpu:armv8-a+dotprod+i8mm+bf16,armv8-a+dotprod,armv8-a"),
+    ("cpu:aarch64", "cpu:armv8.2-a+dotprod+i8mm+bf16,armv8.2-a+dotprod,armv8-a"),
+    ("cpu:armv8.2-a+dotprod,armv8-a", "cpu:armv8.2-a+dotprod,armv8-a"),
     ("cpu:x86-64-v3", "cpu:x86-64-v3"),
     ("cuda:sm_90a+sm_80", "cuda:sm_80+sm_90a"),
 ]  # fmt: skip
@@ -81,7 +83,7 @@ def test_order_of_features_does_not_matter() -> None:
         ("cpu:x86-64-v4+amx", "unknown feature 'amx'. Known: vnni, bf16"),
         ("cpu:x86-64-v3+vnni", "cpu:x86-64-v3 takes no '+' features"),
         ("cpu:aarch64+bf16", "takes no '+' features"),
-        ("cpu:armv8-a+sve", "unknown feature 'sve'. Known: dotprod, i8mm, bf16"),
+        ("cpu:armv8.2-a+sve", "unknown feature 'sve'. Known: dotprod, i8mm, bf16"),
         ("cpu:x86-64-v3,", "Unknown target 'cpu:'"),
         ("cpu:native+bf16", "takes no '+' features"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,30 @@ def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         find_compiler()
 
 
+def test_no_cross_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of this machine is of no use, whatever $CXX says."""
+    monkeypatch.setenv("CXX", "true")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    machine = "s390x"
+    targets = [replace(TARGET, machine=machine)]
+    with pytest.raises(ToolchainError, match=r"compiler for s390x.*neither s390x-linux-gnu-g\+\+"):
+        toolchain.find_compilers(targets)
+
+
+def test_cross_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "s390x-linux-gnu-g++"
+    fake.write_text("#!/bin/sh\necho cross 1.0\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    other = replace(TARGET, machine="s390x")
+    found = toolchain.find_compilers([TARGET, other, other])
+    assert found == {
+        TARGET.machine: find_compiler(),
+        "s390x": Compiler(("s390x-linux-gnu-g++",), "cross 1.0"),
+    }
+
+
 def test_errors_keep_the_source(tmp_path: Path) -> None:
     source = tmp_path / "bad.cpp"
     source.write_text("int f() { return nothing; }\n")
@@ -69,6 +94,8 @@ def test_zig_flags() -> None:
     wide = parse_target("cpu:x86-64-v4+bf16")
     assert zig.target_flags(wide) == ("-mcpu=x86_64_v4+avx512bf16",)
     assert wide.flags == ("-march=x86-64-v4", "-mavx512bf16")
+    arm = parse_target("cpu:armv8.2-a+dotprod")
+    assert zig.target_flags(arm) == ("-mcpu=generic+v8_2a+dotprod",)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")

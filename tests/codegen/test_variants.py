@@ -22,7 +22,7 @@ from inferc.passes.manager import run_passes
 from inferc.passes.plan_memory import PlanMemory
 from tests.codegen.test_step import fused
 
-SPEC = "cpu:x86-64-v3,x86-64-v4+vnni+bf16,armv8-a+bf16"
+SPEC = "cpu:x86-64-v3,x86-64-v4+vnni+bf16,armv8.2-a+bf16"
 
 
 def planned() -> tuple[Module, list[KernelOptions]]:
@@ -38,7 +38,7 @@ def test_only_code_differs() -> None:
     module, options = planned()
     wide, narrow, arm = generate_variants(module, options)
     assert [v.folder for v in (wide, narrow, arm)] == [
-        "cpu/x86-64-v4+vnni+bf16", "cpu/x86-64-v3", "cpu/armv8-a+bf16",
+        "cpu/x86-64-v4+vnni+bf16", "cpu/x86-64-v3", "cpu/armv8.2-a+bf16",
     ]  # fmt: skip
     codes = [{s.code for s in v.generated.sources()} for v in (wide, narrow, arm)]
     assert any("MathBf16" in code for code in codes[0])

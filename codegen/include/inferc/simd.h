@@ -1,5 +1,6 @@
-// Sixteen float lanes on every target: one zmm, two ymm, or a compiler vector. Kernels are written
-// once against this header; which file implements it follows from the compiler's feature macros.
+// Sixteen float lanes on every target: one zmm, two ymm, four NEON registers, or a compiler vector.
+// Kernels are written once against this header; which file implements it follows from the
+// compiler's feature macros.
 //
 // Nothing here needs the C++ library. Build with -ffp-contract=off: a fused multiply-add is written
 // fma() where it is wanted, so that the order of roundings is the same in every instantiation.
@@ -25,12 +26,17 @@
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define INFERC_AVX2 1
 #define INFERC_ISA avx2
+#elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(__ARM_BIG_ENDIAN)
+#define INFERC_NEON 1
+#define INFERC_ISA neon
 #else
 #define INFERC_PORTABLE 1
 #define INFERC_ISA portable
 #endif
 #if defined(INFERC_AVX512) || defined(INFERC_AVX2)
 #include <immintrin.h>
+#elif defined(INFERC_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace inferc {
@@ -145,6 +151,8 @@ INFERC_INLINE Range share(int64_t count, int worker, int workers) {
 #include "simd_avx512.h"
 #elif defined(INFERC_AVX2)
 #include "simd_avx2.h"
+#elif defined(INFERC_NEON)
+#include "simd_neon.h"
 #else
 #include "simd_portable.h"
 #endif

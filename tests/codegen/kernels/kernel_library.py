@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from remote_library import RemoteLibrary, Tools, find_tools, pointer
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "codegen" / "include" / "inferc"
@@ -30,16 +30,33 @@ ISAS = {
     "avx2": ("avx2 fma f16c", "-O1 -march=x86-64-v3"),
     "portable": ("", "-O1"),
 }
+# Of another machine, under an emulator: asked for by `make arm`, as it takes minutes.
+ARM = {
+    "neon": "-O1 -march=armv8-a",
+    "neon_dots": "-O1 -march=armv8.2-a+dotprod+i8mm+bf16",
+}
+if "INFERC_ARM" in os.environ:
+    ISAS |= {name: ("", options) for name, options in ARM.items()}
+SPARING = {"portable", *ARM}  # builds without all formats
 # The portable build differs in its vectors, not in the formats: some of them will do.
 UNITS = {isa: ("dense", "legacy", "k", "four", "eight", "codes", "other") for isa in ISAS} | {
-    "portable": ("dense", "some", "other")
+    isa: ("dense", "some", "other") for isa in SPARING
 }
 PORTABLE_FORMATS = tuple(
     "f32 bf16 f16 f8e4m3 i8 q4_1 q5_0 q8_0 q3_k q6_k u4b_g64 u8_g128 f8_g128 nf4_g64 mxfp4".split()
 )
 
 
-def compiler() -> str:
+def arm_tools() -> Tools:
+    tools = find_tools()
+    if isinstance(tools, str):
+        pytest.skip(tools)
+    return tools
+
+
+def compiler(isa: str = "") -> str:
+    if isa.startswith("neon"):
+        return arm_tools().compiler
     found = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if found is None:
         pytest.skip("no C++ compiler on PATH")
@@ -54,24 +71,27 @@ def cache_folder() -> Path:
 
 def formats_of(isa: str, formats: Iterable[str]) -> list[str]:
     """Those of ``formats`` that the build has."""
-    return [f for f in formats if isa != "portable" or f in PORTABLE_FORMATS]
+    return [f for f in formats if isa not in SPARING or f in PORTABLE_FORMATS]
 
 
-def preprocessed(options: list[str], source: Path) -> str:
+def preprocessed(command: str, options: list[str], source: Path) -> str:
     """The text a compilation depends on; comments and headers it does not use leave it as it is."""
-    command = [compiler(), *options, f"-I{INCLUDE}", "-E", "-P", str(source)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    words = [command, *options, f"-I{INCLUDE}", "-E", "-P", str(source)]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stdout
 
 
-def cached(name: str, options: list[str], source: Path, extra: tuple[str, ...] = ()) -> Path:
+def cached(
+    name: str, options: list[str], source: Path, extra: tuple[str, ...] = (), isa: str = ""
+) -> Path:  # fmt: skip
     """Compiles ``source`` once for each content, in a folder that outlives the run."""
-    key = "\0".join([compiler(), *options, *extra, preprocessed(options, source)])
+    command = compiler(isa)
+    key = "\0".join([command, *options, *extra, preprocessed(command, options, source)])
     target = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
-        run([compiler(), *options, f"-I{INCLUDE}", str(source), *extra, "-o", str(partial)])
+        run([command, *options, f"-I{INCLUDE}", str(source), *extra, "-o", str(partial)])
         os.replace(partial, target)
     return target
 
@@ -94,7 +114,7 @@ def build(isa: str) -> Path:
     def compile_unit(unit: str) -> Path:
         source = HERE / ("library_other.cpp" if unit == "other" else "library_matmul.cpp")
         options = [*FLAGS, *ISAS[isa][1].split(), f"-DPART_{unit}"]
-        return cached(f"{isa}-{unit}.o", options, source, ("-c",))
+        return cached(f"{isa}-{unit}.o", options, source, ("-c",), isa)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_unit, UNITS[isa]))
@@ -102,21 +122,26 @@ def build(isa: str) -> Path:
     target = cache_folder() / f"{isa}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}")
-        run([compiler(), "-shared", "-pthread", *map(str, objects), "-o", str(partial)])
+        run([compiler(isa), "-shared", "-pthread", *map(str, objects), "-o", str(partial)])
         os.replace(partial, target)
     return target
 
 
 @cache
 def library(isa: str) -> ctypes.CDLL:
+    return opened(isa, build)
+
+
+def opened(isa: str, build: Callable[[str], Path]) -> ctypes.CDLL:
+    """What `build` makes, ready to be called; skips where it cannot run."""
+    if isa.startswith("neon"):
+        tools = arm_tools()
+        caller = cached("caller-arm", ["-O1"], HERE / "remote_caller.cpp", isa=isa)
+        return RemoteLibrary(build(isa), caller, tools)  # type: ignore[return-value]
     missing = set(ISAS[isa][0].split()) - cpu_flags()
     if missing:
         pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
     return ctypes.CDLL(str(build(isa)))
-
-
-def pointer(array: NDArray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def call(function, *args) -> None:

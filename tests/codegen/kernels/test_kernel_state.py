@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_library import FLAGS, HERE, ISAS, Guarded, cached, cpu_flags
+from kernel_library import FLAGS, HERE, ISAS, Guarded, cached, opened, pointer
 
 from tests.codegen.recurrence_cases import RecurrenceCase as Case
 from tests.codegen.recurrence_cases import Sequences, close, wanted
@@ -33,11 +34,12 @@ CASES = {
 
 @cache
 def library(isa: str) -> ctypes.CDLL:
-    missing = set(ISAS[isa][0].split()) - cpu_flags()
-    if missing:
-        pytest.skip(f"this CPU has no {', '.join(sorted(missing))}")
+    return opened(isa, build)
+
+
+def build(isa: str) -> Path:
     options = [*FLAGS, *ISAS[isa][1].split(), "-shared"]
-    return ctypes.CDLL(str(cached(f"{isa}-state.so", options, HERE / "library_state.cpp")))
+    return cached(f"{isa}-state.so", options, HERE / "library_state.cpp", isa=isa)
 
 
 MIXED = Sequences((5, 1, 0, 9), (0, 3, 2, 7), (4, 0, 2, 1))  # begun, going on, without tokens
@@ -57,14 +59,15 @@ def run(
         Guarded((tokens, *case.shape(case.recurrence.result))),
     )
     pool.array[...] = states
-    pointers = (ctypes.c_void_p * _ROWS_MAX)(*(w.ctypes.data + 4 * (padding // 2) for w in wide))
+    begins = [pointer(w.reshape(-1)[padding // 2 :]) for w in wide]
+    pointers = (ctypes.c_void_p * _ROWS_MAX)(*begins)
     strides = (ctypes.c_int64 * _ROWS_MAX)(*(w.shape[1] for w in wide))
-    held = (ctypes.c_void_p * 4)(*(w.ctypes.data for w in weights))
+    held = (ctypes.c_void_p * 4)(*map(pointer, weights))
     arrays = batch.positions, batch.starts, np.array(batch.slots, np.int32)
     for worker in range(workers):
         getattr(library(isa), name)(
-            *(ctypes.c_void_p(a.ctypes.data) for a in (pool.array, *arrays)),
-            len(batch.slots), pointers, strides, held, ctypes.c_void_p(out.array.ctypes.data),
+            *map(pointer, (pool.array, *arrays)),
+            len(batch.slots), pointers, strides, held, pointer(out.array),
             worker, workers,
         )  # fmt: skip
     pool.check()

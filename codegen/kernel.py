@@ -12,6 +12,7 @@ from inferc.codegen.targets import Target
 from inferc.ir.cost import Cost, op_cost
 
 Compute = Literal["auto", "f32", "bf16", "int8"]
+PrefillPrecision = Literal["auto", "f32", "int8"]
 Phase = Literal["prefill", "decode"]
 
 
@@ -24,12 +25,14 @@ class KernelOptions:
         compute: arithmetic of matrix products; `auto` follows the weights' type.
         use_tvm: whether row kernels may be lowered by TVM.
         fast_prefill: CUDA: products and attention of many rows may have other bits than of few.
+        prefill_precision: CPU: arithmetic of products in `@prefill`; `auto` is that of `compute`.
     """
 
     target: Target
     compute: Compute = "auto"
     use_tvm: bool = True
     fast_prefill: bool = False
+    prefill_precision: PrefillPrecision = "auto"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from inferc.codegen.group import Group
-from inferc.codegen.kernel import Compute, KernelOptions
+from inferc.codegen.kernel import Compute, KernelOptions, PrefillPrecision
 from inferc.codegen.packing import INTEGERS
 from inferc.codegen.registry import choose
 from inferc.codegen.targets import parse_target
@@ -35,6 +35,7 @@ class SelectKernels(Pass):
     compute: str = "auto"
     tvm: bool = True
     fast_prefill: bool = False
+    prefill_precision: str = "auto"
 
     def run(self, module: Module, context: PassContext) -> None:
         """Set the attribute `kernel` of every group."""
@@ -58,16 +59,18 @@ class SelectKernels(Pass):
         }
         if self.options().target.kind == "cuda":
             return  # an activation is rounded to bf16 whatever the weights are
-        served = {"int8": set(INTEGERS), "bf16": {"bf16"}}.get(self.compute)
-        if served is not None and not stored & served:
-            kinds = {
-                "int8": "block-quantised weights of integers and i8 weights",
-                "bf16": "bf16 weights",
-            }[self.compute]
-            raise CompileError(
-                f"compute={self.compute} is for {kinds}; this model's matrices are stored as "
-                f"{', '.join(sorted(stored))}. Leave compute at auto, or convert it first."
-            )
+        served = {
+            "int8": (set(INTEGERS), "block-quantised weights of integers and i8 weights"),
+            "bf16": ({"bf16"}, "bf16 weights"),
+        }
+        for name in ("compute", "prefill_precision"):
+            chosen = getattr(self, name)
+            types, kinds = served.get(chosen, (stored, ""))
+            if not stored & types:
+                raise CompileError(
+                    f"{name}={chosen} is for {kinds}; this model's matrices are stored as "
+                    f"{', '.join(sorted(stored))}. Leave {name} at auto, or convert it first."
+                )
 
     def options(self) -> KernelOptions:
         """The options as the kernel definitions take them. Raises CompileError."""
@@ -80,13 +83,29 @@ class SelectKernels(Pass):
                 "compute=int8 is not there for CUDA targets: integers are multiplied as bf16,"
                 " exactly. Leave compute at auto, or take f32."
             )
+        if self.prefill_precision not in get_args(PrefillPrecision):
+            raise CompileError(
+                f"Unknown prefill precision '{self.prefill_precision}'."
+                f" Known: {', '.join(get_args(PrefillPrecision))}."
+            )
         target = parse_target(self.target)
+        if self.prefill_precision != "auto" and target.kind == "cuda":
+            raise CompileError(
+                "prefill_precision is for CPU targets; on GPUs `compute` says how activations are"
+                " rounded. Leave it out."
+            )
         if self.fast_prefill and target.kind != "cuda":
             raise CompileError(
                 f"fast_prefill is for CUDA targets; on {target.name} prefill has one order of sums."
                 " Leave it out."
             )
-        return KernelOptions(target, self.compute, self.tvm, self.fast_prefill)  # type: ignore[arg-type]
+        return KernelOptions(
+            target,
+            self.compute,  # type: ignore[arg-type]
+            self.tvm,
+            self.fast_prefill,
+            self.prefill_precision,  # type: ignore[arg-type]
+        )
 
 
 def step_functions(module: Module) -> list[Func]:

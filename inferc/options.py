@@ -34,6 +34,9 @@ class CompileOptions:
         fast_prefill: CUDA: products and attention of many rows by the fastest instructions (wgmma
             on sm_90a). Their sums have an order of their own, so what a token gets then depends, in
             the last bits, on how many rows its step has.
+        prefill_precision: CPU: arithmetic of the products of prompts. `auto`: that of `compute`;
+            `f32`; `int8` rounds activations, for weights that are integers times a scale. Where it
+            differs from `compute`, a token's bits depend on whether its step was one of decode.
         tvm: lower row kernels by TVM; None if it is installed.
         check_passes: verify module and facts after every pass, and interpret it before and after.
         dump: folder for the module after every pass.
@@ -48,6 +51,7 @@ class CompileOptions:
     sequences: int = 64
     context_tokens: int | None = None
     fast_prefill: bool = False
+    prefill_precision: str = "auto"
     tvm: bool | None = None
     check_passes: bool = False
     dump: Path | None = None
@@ -56,7 +60,9 @@ class CompileOptions:
     def selects(self) -> tuple[SelectKernels, ...]:
         """The pass that chooses kernels, for each target; the most capable first."""
         return tuple(
-            SelectKernels(target.name, self.compute, bool(self.tvm), self.fast_prefill)
+            SelectKernels(
+                target.name, self.compute, bool(self.tvm), self.fast_prefill, self.prefill_precision
+            )
             for target in parse_targets(self.target)
         )
 

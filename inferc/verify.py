@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,13 @@ class Way:
     chunk_tokens: int | None
     bit_equal: bool
     distance: Distance
+
+    def has_decode(self, tokens: int) -> bool:
+        """Whether one of its steps has a single token: it is one of decode, not of prefill."""
+        return self.chunk_tokens is not None and 1 in (
+            self.chunk_tokens,
+            tokens % self.chunk_tokens,
+        )
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,9 @@ def _compare(
 ) -> Verification:
     assert engine.manifest is not None
     ids, kv_dtype = request.prompts[0], engine.manifest.kv.dtype
-    compute = _compute(folder, engine.manifest)
+    options = _options(folder)
+    compute = _compute(options, engine.manifest)
+    own_prefill = options.get("prefill_precision", "auto") != "auto"
     ways = _ways(engine, ids, wanted.logits[0], progress)
     progress(f"{request.greedy_tokens} greedy tokens")
     greedy = _greedy(engine, ids, wanted)
@@ -210,7 +220,11 @@ def _compare(
         allowed,
         ways,
         greedy,
-        all(way.bit_equal and allowed.admits(way.distance) for way in ways),
+        all(
+            allowed.admits(way.distance)
+            and (way.bit_equal or (own_prefill and way.has_decode(len(ids))))
+            for way in ways
+        ),
     )
 
 
@@ -249,16 +263,23 @@ def _greedy(engine: Engine, ids: Sequence[int], wanted: Reference) -> Greedy:
     return Greedy(len(ours), equal, wanted.margins[equal] if equal < len(ours) else None)
 
 
-def _compute(folder: Path, manifest: Manifest) -> str:
-    """The coarsest arithmetic of the matrix products."""
+def _options(folder: Path) -> dict[str, Any]:
+    """What the artifact was compiled with."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    compute = report["options"]["compute"]
+    options: dict[str, Any] = report["options"]
+    return options
+
+
+def _compute(options: dict[str, Any], manifest: Manifest) -> str:
+    """The coarsest arithmetic of the matrix products."""
+    compute = options["compute"]
     if manifest.targets[0].kind == "cuda":  # whatever the weights are, activations are rounded
         return "f32" if compute == "f32" else "bf16"
-    target = select_target(manifest, "cpu")  # the one that was loaded
-    options = KernelOptions(parse_target(target.name), compute)
+    target = parse_target(select_target(manifest, "cpu").name)  # the one that was loaded
+    prefill = options.get("prefill_precision", "auto")
     kinds = {
-        math_type(tensor.dtype, options).removeprefix("Math").lower()
+        math_type(tensor.dtype, KernelOptions(target, each)).removeprefix("Math").lower()
+        for each in {compute, "int8" if prefill == "int8" else compute}
         for tensor in manifest.weights.tensors
         if tensor.layout.startswith(("n16", "experts"))
     }

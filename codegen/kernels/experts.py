@@ -15,7 +15,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.kernels.linear import math_type
+from inferc.codegen.kernels.linear import math_of
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
 from inferc.ir.ops.experts import ExpertOperands, expert_operands
@@ -114,7 +114,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> ExpertsParams:
         name, _gate_lines(op), named.x.index, named.indices.index, named.weights.index,
         named.up.index, named.down.index, biases, len(group.op.operands), *_sizes(group),
         str(bool(op.attrs["gated"])).lower(), str(bool(op.attrs["biased"])).lower(),
-        up.upper(), math_type(up, options), down.upper(), math_type(down, options),
+        up.upper(), math_of(group, up, options), down.upper(), math_of(group, down, options),
     )  # fmt: skip
 
 

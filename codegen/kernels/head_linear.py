@@ -14,7 +14,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.kernels.linear import math_type
+from inferc.codegen.kernels.linear import math_of
 from inferc.codegen.operand_rows import Unfit, argument, made_by, operand_rows
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
@@ -100,7 +100,8 @@ def _params(group: Group, options: KernelOptions, name: str) -> HeadLinearParams
     rope = made_by(beside, "nn.rope") if beside is not None else None
     behind = rope.operands[0] if rope is not None else beside
     return HeadLinearParams(
-        name, dtype.upper(), math_type(dtype, options), heads, n, k, turned, head_rows(x), w.index,
+        name, dtype.upper(), math_of(group, dtype, options), heads, n, k, turned, head_rows(x),
+        w.index,
         head_rows(behind) if behind is not None else None,
         2 * static_size(rope.operands[1], -1) if rope is not None else 0,
         str(rope.attrs["pairing"]) if rope is not None else "half",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferc.codegen.expressions import (
     Line,
@@ -24,6 +24,7 @@ from inferc.codegen.kernel import (
 )
 from inferc.codegen.packing import FORMATS, INTEGERS
 from inferc.ir.core import Op, Value
+from inferc.ir.dims import sym
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,21 @@ def math_type(dtype: str, options: KernelOptions) -> str:
         )
         return "MathBf16" if wanted else "MathF32"
     return "MathInt8" if options.compute == "int8" and dtype in INTEGERS else "MathF32"
+
+
+def math_of(group: Group, dtype: str, options: KernelOptions) -> str:
+    """Arithmetic of a group's products with weights of a type.
+
+    In `@prefill` that of `prefill_precision`, which is for the rows of prompts: the few rows that
+    logits are wanted for keep the arithmetic of `@decode`.
+    """
+    precision = options.prefill_precision
+    logits = tensor(group.op.results[0]).shape[0] == sym("L")
+    if precision == "auto" or group.func.name != "prefill" or logits:
+        return math_type(dtype, options)
+    if precision == "int8" and dtype not in INTEGERS:
+        return math_type(dtype, options)
+    return math_type(dtype, replace(options, compute=precision))
 
 
 def _linears(group: Group) -> list[Op]:
@@ -122,7 +138,7 @@ def _params(group: Group, options: KernelOptions, name: str) -> LinearParams:
     dtype = tensor(w).dtype
     return LinearParams(
         name, "matmul" if len(linears) == 1 else "matmul_gated", dtype.upper(),
-        math_type(dtype, options), n, k, through_reshape(x).index, w.index, accumulators,
+        math_of(group, dtype, options), n, k, through_reshape(x).index, w.index, accumulators,
         loads, tuple(printer.lines), tuple(stores),
     )  # fmt: skip
 

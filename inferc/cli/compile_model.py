@@ -24,6 +24,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "arithmetic of matrix products; auto: bf16 dot products for bf16 weights where the "
         "target has them, else f32; int8 rounds activations",
     },
+    "prefill_precision": {
+        "choices": ("auto", "f32", "int8"),
+        "help": "CPU: arithmetic of the products of prompts; int8 rounds activations, is faster, "
+        "and has other bits than decode (default auto: as --compute)",
+    },
     "kv_dtype": {
         "choices": ("auto", "f32", "bf16", "f16", "f8e4m3", "i8"),
         "help": "type of stored keys and values (auto: f32 on a CPU, bf16 on a GPU); f8e4m3 "

@@ -114,9 +114,10 @@ class Compiled:
     def __init__(
         self, module: Module, stored: Mapping[str, np.ndarray], folder: Path, pages: int, *,
         target: str = "cpu:native", compute: str = "auto", tvm: bool = True, threads: int = THREADS,
+        prefill_precision: str = "auto",
     ) -> None:  # fmt: skip
         self.module = module
-        select = SelectKernels(target=target, compute=compute, tvm=tvm)
+        select = SelectKernels(target, compute, tvm, prefill_precision=prefill_precision)
         run_passes(module, [select, PlanMemory()], given={"fused", "kv-planned"})
         self.options: KernelOptions = select.options()
         self.generated: Generated = generate(module, self.options)

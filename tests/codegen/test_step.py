@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from inferc.codegen.group import tensor
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.library import generate
 from inferc.codegen.select import SelectKernels
 from inferc.errors import CompileError
 from inferc.ir.core import Module
+from inferc.ir.dims import sym
 from inferc.passes.manager import run_passes
 from inferc.passes.pipeline import PHASES, PipelineOptions
 from inferc.passes.plan_memory import PlanMemory
@@ -116,20 +120,52 @@ def test_rounded_arithmetic(
     compiled.close()
 
 
+def test_prefill_precision_is_for_prefill_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of prompts are rounded. Decode and logits are not, nor are weights of other types."""
+    monkeypatch.setattr(nn_models, "INNER", 64)
+    module = fused("llama", weight="q8_0", up_weight="bf16")
+    stored = random_params(module)
+    compiled = Compiled(module, stored, tmp_path, PAGES, prefill_precision="int8")
+    used = set()
+    for group, unit in compiled.generated.units.of_group.items():
+        math = re.search(r"<([A-Z0-9_]+), (Math\w+)>\(", unit.code)
+        if math is not None:
+            logits = tensor(group.op.results[0]).shape[0] == sym("L")
+            used.add((group.func.name, logits, *math.groups()))
+    bf16 = next(math for _, _, weight, math in used if weight == "BF16")
+    assert used == {
+        (phase, logits, "Q8_0", "MathInt8" if (phase, logits) == ("prefill", False) else "MathF32")
+        for phase in ("prefill", "decode")
+        for logits in (False, True)
+    } | {(phase, logits, "BF16", bf16) for phase, logits, weight, _ in used if weight == "BF16"}
+    check_steps(module, stored, compiled, 0.05)
+    compiled.close()
+
+
 @pytest.mark.parametrize(
-    ("compute", "weight", "message"),
+    ("option", "value", "weight", "message"),
     [
-        ("int8", "f32", "int8 is for block-quantised weights"),
-        ("bf16", "q8_0", "bf16 is for bf16 weights"),
+        ("compute", "int8", "f32", "compute=int8 is for block-quantised weights"),
+        ("compute", "bf16", "q8_0", "compute=bf16 is for bf16 weights"),
+        ("prefill_precision", "int8", "bf16", "prefill_precision=int8 is for block-quantised"),
+        ("prefill_precision", "bf16", "bf16", "Unknown prefill precision 'bf16'. Known: auto, f32"),
     ],
 )
 def test_arithmetic_that_no_weight_takes_is_refused(
-    compute: str, weight: str, message: str, monkeypatch: pytest.MonkeyPatch
+    option: str, value: str, weight: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nn_models, "INNER", 64)
     module = fused("llama", weight=weight, up_weight=weight)
+    select = replace(SelectKernels(), **{option: value})
     with pytest.raises(CompileError, match=message):
-        run_passes(module, [SelectKernels(compute=compute)], given={"fused", "kv-planned"})
+        run_passes(module, [select], given={"fused", "kv-planned"})
+
+
+def test_prefill_precision_is_for_cpus() -> None:
+    with pytest.raises(CompileError, match="prefill_precision is for CPU targets"):
+        SelectKernels("cuda:sm_80", prefill_precision="int8").options()
 
 
 def test_gate_and_up_of_different_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 import inferc
 from inferc.metrics import relative_error
 from inferc.runtime.artifact import read_manifest
+from inferc.tolerance import tolerance
 from inferc.verify import verify
 from tests import quantised_models
 from tests.e2e.test_parity import FLOAT32_TOLERANCE, logits_of
@@ -70,6 +71,17 @@ def test_verify_knows_the_arithmetic_of_experts(tmp_path: Path) -> None:
     stored, _, artifact = compiled("gpt_oss", "mxfp4", tmp_path, compute="int8")
     result = verify(artifact, stored)
     assert result.compute == "int8" and result.passed
+
+
+def test_prefill_in_int8(tmp_path: Path) -> None:
+    """Prompts are rounded, alike in one piece and in chunks; decode is exact."""
+    stored, _, artifact = compiled("llama", "gptq", tmp_path, prefill_precision="int8")
+    result = verify(artifact, stored)
+    assert result.compute == "int8" and result.passed
+    whole, chunks, decode = result.ways
+    assert chunks.bit_equal and not decode.bit_equal
+    exact = tolerance("f32", "f32")
+    assert exact.admits(decode.distance) and not exact.admits(whole.distance)
 
 
 def test_notes_are_told(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     "argv",
     [
         "run A hi --threads {}", "run A hi --kv-mib {}", "bench A --runs {}",
-        "bench A --threads {}",
+        "bench A --threads {}", "tune A --rounds {}", "tune A --prompt-tokens {}",
         "bench A --prompt-tokens {}", "bench A --new-tokens {}", "bench A --concurrency {}",
         "bench A --concurrency 1,{}", "inspect A --sequences {}", "inspect A --tokens {}",
         "inspect A --context {}", "compile A --step-tokens {}", "compile A --sequences {}",

@@ -49,6 +49,7 @@ class StepParams:
     weights: int
     caches: int
     states: int
+    vocab: int
     worker_scratch: tuple[str, ...]
     shared_scratch: tuple[str, ...]
     phases: tuple[Phase, ...]
@@ -59,11 +60,14 @@ def plan_step(functions: Sequence[Func], units: Units, weights: PackPlan) -> Ste
     prefill = functions[0]
     scratches = list(units.scratches())
     phases = tuple(_Planner(func, units, weights).phase() for func in functions)
+    vocab = tensor(prefill.results[0]).shape[-1]
+    assert isinstance(vocab, int)
+    greedy_bytes = 8 * prefill.symbols["T"].high  # sampling.h
     return StepParams(
         tuple(sorted(units.by_name)), prefill.symbols["T"].high, prefill.symbols["R"].high,
         prefill.symbols["P"].high, len(weights.items), len(cache_arguments(prefill)),
-        len(state_arguments(prefill)),
-        tuple(sorted({s.per_worker for s in scratches} - {"0"})),
+        len(state_arguments(prefill)), vocab,
+        tuple(sorted({s.per_worker for s in scratches} - {"0"} | {str(greedy_bytes)})),
         tuple(sorted({s.shared for s in scratches} - {"0"})), phases,
     )  # fmt: skip
 

@@ -1,11 +1,11 @@
 """Runs a plan and samples from its logits: what stands between `plan` and `commit`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from inferc.runtime.executors.base import Executor, Logits, SamplingExecutor
+from inferc.runtime.executors.base import Executor, GreedyExecutor, Logits, SamplingExecutor
 from inferc.runtime.plan import Plan
 from inferc.runtime.request import Sampled, SequenceId
-from inferc.runtime.sampler import Sampler
+from inferc.runtime.sampler import Sampler, logits_are_nan
 
 Observer = Callable[[Plan, Logits], None]
 
@@ -17,23 +17,43 @@ class Runner:
         self.executor = executor
         self.sampler = sampler
         self.observer: Observer | None = None
+        # Looked up once: to compare with a protocol takes longer than to plan a step.
+        self._sampling = executor if isinstance(executor, SamplingExecutor) else None
+        self._greedy = executor if isinstance(executor, GreedyExecutor) else None
 
     def run(self, plan: Plan) -> Mapping[SequenceId, Sampled]:
         """One token for each sequence whose last known token the plan runs."""
         if not plan.sequences:
             return {}
-        executor = self.executor
-        # An observer wants the logits, so they come here.
-        if self.observer is None and isinstance(executor, SamplingExecutor) and executor.samples:
-            return self._sample_there(executor, plan)
-        logits = executor.run(plan)
+        sampled = plan.sampled
+        if self.observer is None:  # an observer wants the logits, so then they come here
+            if self._sampling is not None and self._sampling.samples:
+                return self._sample_there(self._sampling, plan, sampled)
+            if self._greedy is not None and self._greedy.finds_greedy:
+                end = self.sampler.greedy_end(sampled)
+                if end is not None:
+                    return self._most_likely(self._greedy.greedy(plan, end), sampled)
+        logits = self.executor.run(plan)
         if self.observer is not None:
             self.observer(plan, logits)
-        return self.sampler.sample(plan.sampled, logits)
+        return self.sampler.sample(sampled, logits)
 
-    def _sample_there(self, executor: SamplingExecutor, plan: Plan) -> Mapping[SequenceId, Sampled]:
+    def _sample_there(
+        self, executor: SamplingExecutor, plan: Plan, sampled: tuple[SequenceId, ...]
+    ) -> Mapping[SequenceId, Sampled]:
         """The same tokens, chosen where the logits are."""
-        found = executor.sample(plan, self.sampler.rows(plan.sampled))
-        for sequence, sampled in zip(plan.sampled, found, strict=True):
-            self.sampler.accept(sequence, sampled)
-        return dict(zip(plan.sampled, found, strict=True))
+        return self._accept(executor.sample(plan, self.sampler.rows(sampled)), sampled)
+
+    def _most_likely(
+        self, token_ids: Sequence[int], sampled: tuple[SequenceId, ...]
+    ) -> Mapping[SequenceId, Sampled]:
+        if min(token_ids, default=0) < 0:
+            raise logits_are_nan()
+        return self._accept([Sampled(token) for token in token_ids], sampled)
+
+    def _accept(
+        self, found: Sequence[Sampled], sampled: tuple[SequenceId, ...]
+    ) -> Mapping[SequenceId, Sampled]:
+        for sequence, token in zip(sampled, found, strict=True):
+            self.sampler.accept(sequence, token)
+        return dict(zip(sampled, found, strict=True))

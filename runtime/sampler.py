@@ -65,7 +65,7 @@ class _State:
         penalties = (params.presence_penalty, params.frequency_penalty)
         return bool(params.logit_bias) or params.repetition_penalty != 1 or any(penalties)
 
-    @property
+    @cached_property
     def plain_greedy(self) -> bool:
         params = self.params
         return params.temperature == 0 and params.logprobs is None and not self.has_edits
@@ -129,6 +129,14 @@ class Sampler:
             found[sequence] = self._sample_row(self._states[sequence], row)
             self.accept(sequence, found[sequence])
         return found
+
+    def greedy_end(self, sequences: Sequence[SequenceId]) -> int | None:
+        """If the tokens of all are those of the largest logit: one more than the largest id.
+
+        None too where ids below that are no tokens.
+        """
+        plain = not len(self._holes) and all(self._states[s].plain_greedy for s in sequences)
+        return self._end if plain else None
 
     def rows(self, sequences: Sequence[SequenceId]) -> SampleRows:
         """The same for a device that samples by itself: it gives the tokens of `sample`."""

@@ -41,6 +41,23 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class GreedyExecutor(Executor, Protocol):
+    """An executor that can find the most likely tokens where the logits are."""
+
+    @property
+    def finds_greedy(self) -> bool:
+        """Whether it can."""
+        ...
+
+    def greedy(self, plan: Plan, end: int) -> Sequence[int]:
+        """For each row that the plan wants, the lowest id of the largest logit of ids below `end`.
+
+        -1 where one of these is NaN.
+        """
+        ...
+
+
+@runtime_checkable
 class SamplingExecutor(Executor, Protocol):
     """An executor that can choose the tokens where the logits are, so that only ids come back."""
 

@@ -16,10 +16,12 @@ from inferc.runtime.kv_budget import KvBudget
 from inferc.runtime.plan import Plan
 from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 from inferc.runtime.state_slots import state_slots
-from inferc.runtime.step_inputs import StepInputs, StepShape, check_limits
+from inferc.runtime.step_inputs import Ints, StepInputs, StepShape, check_limits
 from inferc.runtime.step_limits import StepLimits, measure_limits
 from inferc.runtime.step_profile import Listener, StepProfile
 from inferc.runtime.target_choice import select_target
+
+_GREEDY_ABI_VERSION = 4
 
 
 class CpuExecutor:
@@ -47,6 +49,7 @@ class CpuExecutor:
         self._arena = allocate(manifest.memory.arena_bytes, "the arena")
         self._inputs = StepInputs(manifest.limits, self._page_tokens)
         self._logits: Logits = np.empty((0, self._vocab_size), np.float32)
+        self._greedy_ids: Ints = np.zeros(manifest.limits.step_tokens, np.int32)
         self._weight_pointers = _addresses(self._weights)
         self._pool_pointers = _addresses(self._pools)
         self._state_pointers = _addresses(self._states)
@@ -98,6 +101,22 @@ class CpuExecutor:
     def measure_limits(self) -> StepLimits:
         """What the workers can read and compute at best, measured now."""
         return measure_limits(self._library)
+
+    @property
+    def finds_greedy(self) -> bool:
+        """Whether the library is new enough."""
+        return self._library.abi_version >= _GREEDY_ABI_VERSION
+
+    def greedy(self, plan: Plan, end: int) -> list[int]:
+        """The most likely ids, found by the workers: Python reads no logits."""
+        args = self._args
+        args.greedy_ids, args.greedy_end = self._greedy_ids.ctypes.data, end
+        try:
+            rows = len(self.run(plan))
+        finally:
+            args.greedy_ids = None
+        found: list[int] = self._greedy_ids[:rows].tolist()
+        return found
 
     def close(self) -> None:
         """Stop the worker threads; memory goes with the object."""

@@ -169,7 +169,10 @@ class Compiled:
     def vocab(self) -> int:
         return int(self.module.funcs["prefill"].results[0].type.shape[1])
 
-    def step(self, phase: str, batch: Batch, profile_ns: np.ndarray | None = None) -> np.ndarray:
+    def step(
+        self, phase: str, batch: Batch, profile_ns: np.ndarray | None = None,
+        greedy: np.ndarray | None = None, greedy_end: int = 0,
+    ) -> np.ndarray:  # fmt: skip
         """Run a step; returns the logits."""
         logits = np.full((len(batch.logit_rows), self.vocab), np.nan, np.float32)
         args = StepArgs(
@@ -181,6 +184,8 @@ class Compiled:
         )  # fmt: skip
         if profile_ns is not None:
             args.profile_ns = profile_ns.ctypes.data
+        if greedy is not None:
+            args.greedy_ids, args.greedy_end = greedy.ctypes.data, greedy_end
         self.arena[:] = 0xFF  # NaN: nothing may be read before it is written
         code = getattr(self.library, f"inferc_step_{phase}")(self.pool, ctypes.byref(args))
         assert code == 0, code

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from inferc.runtime.executors.step_library import PoolOptions, StepArgs
+from inferc.runtime.executors.step_library import PoolOptions
 from tests.codegen.step_runner import Compiled, random_params
 from tests.codegen.test_step import PAGES, batch, fused
 
@@ -86,15 +86,3 @@ def test_a_pool_without_workers_is_refused(compiled: Compiled) -> None:
     make = compiled.library.inferc_pool_create_with
     make.restype = ctypes.c_void_p
     assert make(ctypes.byref(PoolOptions(0, 50, 0))) is None
-
-
-def test_greedy_ids_are_refused_and_not_ignored(compiled: Compiled) -> None:
-    step = batch((1,), (0,), 3)
-    arrays = [a.ctypes.data for a in step.arrays()]
-    ids = np.zeros(1, np.int32)
-    pointers = [
-        ctypes.cast(p, ctypes.c_void_p) for p in (compiled.weight_pointers, compiled.cache_pointers)
-    ]
-    args = StepArgs(1, 1, 1, 4, *arrays, *pointers, compiled.arena.ctypes.data)
-    args.greedy_ids, args.greedy_end = ids.ctypes.data, compiled.vocab
-    assert compiled.library.inferc_step_decode(compiled.pool, ctypes.byref(args)) == 9

@@ -1,7 +1,8 @@
 /* The C interface of a generated step library.
  * Version 2 added state_slots and states, version 3 profile_ns, greedy_ids and greedy_end, and the
- * functions marked so. New fields stand at the end: a library of version n reads those of 1 to n,
- * so a caller may not ask an older library for what only newer fields say. */
+ * functions marked so; from version 4 on greedy_ids are found. New fields stand at the end: a
+ * library of version n reads those of 1 to n, so a caller may not ask an older library for what
+ * only newer fields say. */
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +11,7 @@
 extern "C" {
 #endif
 
-#define INFERC_ABI_VERSION 3
+#define INFERC_ABI_VERSION 4
 #define INFERC_EXPORT __attribute__((visibility("default")))
 
 typedef struct inferc_step_args {
@@ -35,8 +36,8 @@ typedef struct inferc_step_args {
                             first position in this step is 0 begins with zeros */
     int64_t *profile_ns;  /* [workers][inferc_step_calls][2] begin and end of each call on each
                              worker, by CLOCK_MONOTONIC; NULL: not wanted */
-    int32_t *greedy_ids;  /* [L] lowest id of the largest logit among ids below greedy_end;
-                             NULL: not wanted */
+    int32_t *greedy_ids;  /* [L] lowest id of the largest logit among ids below greedy_end,
+                             -1 if one of these is NaN; NULL: not wanted */
     int32_t greedy_end;   /* 1 .. vocab; read if greedy_ids is there */
 } inferc_step_args;
 

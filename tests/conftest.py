@@ -9,6 +9,8 @@ from hypothesis import settings
 
 # Threads of numpy wait for each other in a loop: on a busy machine that is many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # the other processes want the other cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test asserts a time: an example that took long says only that the machine was busy.
 settings.register_profile("inferc", deadline=None)

@@ -116,7 +116,7 @@ def shell(command: str, artifact: Path, **environment: str) -> subprocess.Comple
     inferc = f"'{sys.executable}' -m inferc.cli.main"
     env = {**os.environ, "A": str(artifact), **environment}
     line = command.replace("inferc", inferc)
-    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=60)
+    return subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=600)
 
 
 @pytest.mark.parametrize(

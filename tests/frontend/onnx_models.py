@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ def exported(name: str, attention: str, opset: int, inputs: str = "positions") -
     """`model.onnx` of a case of `tiny`, with its weights beside it."""
     folder = CACHE / f"{name}-{attention}-{opset}-{inputs}"
     if not (folder / "model.onnx").is_file():
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=CACHE, prefix="partial-"))
         export = _trace if opset <= _LAST_OPSET_OF_TRACING else _export
         export(name, attention, opset, inputs, partial / "model.onnx")
-        partial.rename(folder)
+        with contextlib.suppress(OSError):  # another process was faster
+            partial.rename(folder)
     return folder / "model.onnx"
 
 

@@ -77,6 +77,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = arguments(argv)
     home = Home(args.home.resolve(), jobs=args.threads)
     failed: dict[str, str] = {}
+    if args.commands != ["report"]:
+        with home.alone():
+            failed = work(home, args)
+    if {"run", "report"} & set(args.commands):
+        report.put_into_docs(args.docs, report.section(read_rows(args.results)))
+    return 1 if failed else 0
+
+
+def work(home: Home, args: argparse.Namespace) -> dict[str, str]:
+    """The commands in their order; what could not be built, with the reason."""
+    failed: dict[str, str] = {}
     for command in args.commands:
         match command:
             case "build":
@@ -88,9 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"memory read: {probes.read_bytes_per_s() / 1e9:.1f} GB/s")
                 for name, rate in probes.rates().items():
                     print(f"{name}: {rate / 1e9:.1f} Gop/s")
-    if {"run", "report"} & set(args.commands):
-        report.put_into_docs(args.docs, report.section(read_rows(args.results)))
-    return 1 if failed else 0
+    return failed
 
 
 def build(home: Home, args: argparse.Namespace) -> dict[str, str]:

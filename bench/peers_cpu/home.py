@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,16 @@ class Home:
 
     folder: Path
     jobs: int = 2
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from building in it. Raises SystemExit if another process does."""
+        with self.place("lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SystemExit(f"{self.folder}: another run works in this folder") from None
+            yield
 
     def place(self, *names: str) -> Path:
         """A folder or file below, with its parent made."""

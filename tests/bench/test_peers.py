@@ -298,6 +298,14 @@ def test_a_build_that_fails_is_told_and_tried_again(
     assert environments.build(home, "x") is None and len(tries) == 2
 
 
+def test_one_run_works_in_a_folder_at_a_time(tmp_path: Path) -> None:
+    with Home(tmp_path).alone():
+        with pytest.raises(SystemExit, match="another run works"), Home(tmp_path).alone():
+            pass
+    with Home(tmp_path).alone():
+        pass
+
+
 def test_half_of_a_model_is_never_taken_for_it(tmp_path: Path) -> None:
     path = tmp_path / "model"
 

@@ -48,7 +48,7 @@ class Plan:
     @property
     def tokens(self) -> int:
         """Rows of the step."""
-        return sum(entry.length for entry in self.sequences)
+        return sum([len(entry.token_ids) for entry in self.sequences])
 
     @property
     def phase(self) -> str:

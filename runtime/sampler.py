@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from inferc.errors import InfercError, RequestError
+from inferc.runtime.candidates import Floats, Ids, candidates, kept_ids, largest
 from inferc.runtime.request import Sampled, SamplingParams, SequenceId
 from inferc.runtime.sample_rows import EDIT, ROW, Rows, SampleRows
 
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
-_FIRST_CANDIDATES = 64
 _NO_EDITS: Rows = np.zeros(0, EDIT)
 
 
@@ -58,6 +56,15 @@ class _State:
             edits["seen"] = np.isin(ids, np.union1d(self.prompt_ids, output_ids))
         return edits
 
+    def changed_ids(self) -> set[int]:
+        """The same tokens, without what changes them."""
+        params, changed = self.params, set(self.params.logit_bias)
+        if params.repetition_penalty != 1:
+            changed.update(self.prompt)
+        if self.has_edits:
+            changed.update(self.counts)
+        return changed
+
     @property
     def has_edits(self) -> bool:
         """Whether bias or penalties change any logit."""
@@ -81,6 +88,7 @@ class Sampler:
         self._holes: Ids = np.flatnonzero(~known_ids[: self._end])
         self._holes_on_device = self._holes.astype(np.int32)
         self._states: dict[SequenceId, _State] = {}
+        self._row: Floats | None = None
 
     def check(self, params: SamplingParams) -> None:
         """Refuse biases that no step could honour; afterwards sampling cannot fail on them."""
@@ -175,99 +183,83 @@ class Sampler:
         return sampled
 
     def _sample_masked(self, state: _State, row: npt.NDArray[np.float32]) -> Sampled:
-        logits = row[: self._end].astype(np.float64)
+        row = row[: self._end]
+        _refuse_nan(float(row.max()))
+        ids = None if len(self._holes) else _candidates(state, row)
+        logits = self._wide(row) if ids is None else row[ids].astype(np.float64)
         logits[self._holes] = -np.inf
-        _refuse_nan(float(logits.max()))
         raw = logits.copy() if state.params.logprobs is not None else None
-        _shift_logits(state, logits)
+        _shift_logits(state, logits, ids)
         if state.params.temperature == 0:
             token = int(np.argmax(logits))
         else:
             token = _draw(state, logits)
+        token = token if ids is None else int(ids[token])
         if raw is None or state.params.logprobs is None:
             return Sampled(token)
         return _with_logprobs(token, raw, state.params.logprobs)
 
+    def _wide(self, row: npt.NDArray[np.float32]) -> Floats:
+        """The row in float64, in memory that is used again."""
+        if self._row is None:
+            self._row = np.empty(self._end)
+        np.copyto(self._row, row)
+        return self._row
 
-def _shift_logits(state: _State, logits: Floats) -> None:
-    """Bias and penalties, in place."""
+
+def _candidates(state: _State, row: npt.NDArray[np.float32]) -> Ids | None:
+    """Ids from which the token will be, with all whose logits change; None: any.
+
+    With as many more of the largest as logits change, those that count afterwards are among them.
+    """
     params = state.params
-    inside = state.bias_ids < len(logits)
-    logits[state.bias_ids[inside]] += state.bias[inside]
+    count = 1 if params.temperature == 0 else params.top_k
+    if count is None or params.logprobs is not None:
+        return None
+    changed = {token for token in state.changed_ids() if token < len(row)}
+    found = candidates(row, count + len(changed), params.temperature)
+    if found is None or not changed:
+        return found
+    return np.array(sorted(changed.union(found.tolist())), np.int64)
+
+
+def _shift_logits(state: _State, logits: Floats, ids: Ids | None) -> None:
+    """Bias and penalties, in place; `logits` are those of `ids`, or of all."""
+    params, end = state.params, len(logits) if ids is None else int(ids[-1]) + 1
+
+    def places(tokens: Ids) -> Ids:
+        return tokens if ids is None else np.searchsorted(ids, tokens)
+
+    inside = state.bias_ids < end
+    logits[places(state.bias_ids[inside])] += state.bias[inside]
     output_ids = np.fromiter(state.counts, np.int64, len(state.counts))
     if params.repetition_penalty != 1:
         seen = np.union1d(state.prompt_ids, output_ids)
-        seen = seen[seen < len(logits)]
+        seen = places(seen[seen < end])
         values, penalty = logits[seen], params.repetition_penalty
         logits[seen] = np.where(values > 0, values / penalty, values * penalty)
     if params.presence_penalty != 0 or params.frequency_penalty != 0:
         counts = np.fromiter(state.counts.values(), np.float64, len(state.counts))
-        logits[output_ids] -= params.presence_penalty + params.frequency_penalty * counts
+        logits[places(output_ids)] -= params.presence_penalty + params.frequency_penalty * counts
 
 
 def _draw(state: _State, logits: Floats) -> int:
-    """Filter, then invert the cumulative distribution (in order of ids) at one random number."""
-    params = state.params
+    """Filter, then invert the cumulative distribution (in order of ids) at one random number.
+
+    Overwrites the logits: memory of that size comes anew from the system each time.
+    """
+    params, weights = state.params, logits
     with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp((logits - logits.max()) / params.temperature)
-    ids = _filter(weights, params)
+        weights -= logits.max()
+        weights /= params.temperature
+        np.exp(weights, out=weights)
+    ids = kept_ids(weights, params)
     kept = weights if ids is None else weights[ids]
     cumulative = np.cumsum(kept)
     at = int(np.searchsorted(cumulative, _uniform(state) * cumulative[-1], side="right"))
     # Rounding may carry the product up to the total: stay on the last token with any weight.
     at = min(at, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
     return at if ids is None else int(ids[at])
-
-
-def _filter(weights: Floats, params: SamplingParams) -> Ids | None:
-    """Ids (ascending) that top-k, top-p and min-p leave; None means all.
-
-    `weights` are probabilities without their normaliser, the largest being 1.
-    """
-    if params.top_k is None and params.top_p == 1 and params.min_p == 0:
-        return None
-    ids: Ids | None = None
-    if params.top_k is not None and params.top_k < len(weights):
-        ids = np.sort(_largest(weights, params.top_k))
-    if params.top_p < 1:
-        ids = _nucleus(weights, ids, params.top_p)
-    if params.min_p > 0:
-        ids = np.arange(len(weights)) if ids is None else ids
-        ids = ids[weights[ids] >= params.min_p]
-    return ids
-
-
-def _nucleus(weights: Floats, ids: Ids | None, top_p: float) -> Ids:
-    """The fewest most likely ids whose probabilities (among `ids`) reach `top_p`.
-
-    Usually a few dozen ids hold that mass, so the most likely are sorted first, then ever more.
-    """
-    among = weights if ids is None else weights[ids]
-    goal = top_p * among.sum()
-    count = min(_FIRST_CANDIDATES, len(among))
-    while True:
-        order = _largest(among, count)
-        cumulative = np.cumsum(among[order])
-        if cumulative[-1] >= goal or count == len(among):
-            break
-        count = min(8 * count, len(among))
-    needed = min(int(np.searchsorted(cumulative, goal, side="left")) + 1, count)
-    chosen = order[:needed]
-    return np.sort(chosen if ids is None else ids[chosen])
-
-
-def _largest(values: Floats, count: int) -> Ids:
-    """Indices of the `count` largest, descending; of equal values the lowest indices."""
-    if count == 0:
-        return np.empty(0, np.int64)
-    if count >= len(values):
-        candidates = np.arange(len(values))
-    else:
-        bound = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > bound)
-        equal = np.flatnonzero(values == bound)[: count - len(above)]
-        candidates = np.sort(np.concatenate([above, equal]))
-    return candidates[np.argsort(-values[candidates], kind="stable")]
 
 
 def _uniform(state: _State) -> float:
@@ -281,7 +273,7 @@ def _uniform(state: _State) -> float:
 def _with_logprobs(token: int, logits: Floats, count: int) -> Sampled:
     peak = logits.max()
     normaliser = peak + np.log(np.exp(logits - peak).sum())
-    top = tuple((int(t), float(logits[t] - normaliser)) for t in _largest(logits, count))
+    top = tuple((int(t), float(logits[t] - normaliser)) for t in largest(logits, count))
     return Sampled(token, float(logits[token] - normaliser), top)
 
 

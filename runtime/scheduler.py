@@ -127,7 +127,8 @@ class Scheduler:
         position = 0
         while position < len(self._running):
             sequence = self._running[position]
-            length = self._chunk(sequence, rows_left - self._decodes_after(position))
+            later = 0 if sequence.remaining_tokens == 1 else self._decodes_after(position)
+            length = self._chunk(sequence, rows_left - later)
             length = self._reserve(sequence, length, preempted)
             if length > 0:
                 entries.append(_planned(sequence, length))
@@ -140,7 +141,7 @@ class Scheduler:
         return max(0, min(sequence.remaining_tokens, limit, rows))
 
     def _decodes_after(self, position: int) -> int:
-        """Rows to leave for later sequences that decode, so that a long prompt delays none."""
+        """Rows that a long prompt leaves for later sequences that decode: it delays none."""
         return sum(later.remaining_tokens == 1 for later in self._running[position + 1 :])
 
     def _reserve(self, sequence: Sequence, length: int, preempted: list[SequenceId]) -> int:

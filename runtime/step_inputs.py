@@ -25,10 +25,11 @@ class StepShape:
 
 def check_limits(plan: Plan, limits: Limits) -> None:
     """Buffers and arena were sized by these limits, so a plan beyond them must not run."""
-    if not 0 < plan.tokens <= limits.step_tokens or len(plan.sequences) > limits.sequences:
+    tokens = plan.tokens
+    if not 0 < tokens <= limits.step_tokens or len(plan.sequences) > limits.sequences:
         raise InfercError(
             f"Step {plan.step}: expected 1 to {limits.step_tokens} tokens of at most"
-            f" {limits.sequences} sequences, found {plan.tokens} of {len(plan.sequences)}."
+            f" {limits.sequences} sequences, found {tokens} of {len(plan.sequences)}."
         )
 
 

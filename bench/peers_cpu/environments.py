@@ -118,19 +118,27 @@ def _pip_only(environment: str, *packages: str) -> Callable[[Home], None]:
     return build
 
 
-def _build_export(home: Home) -> None:
-    """Converters for OpenVINO and ONNX Runtime, which need torch; no peer runs in it."""
-    home.make_environment("export")
-    home.pip("export", "install", "-q", TORCH)
-    packages = ["optimum-intel[openvino]", "gguf", "sentencepiece", "accelerate", "protobuf",
-                "onnx", "onnx-ir", "onnxruntime-genai==0.18.0"]  # fmt: skip
-    home.pip("export", "install", "-q", *packages)
+def _build_openvino_export(home: Home) -> None:
+    """OpenVINO's converter, which needs torch; no peer runs in it."""
+    name = "openvino-export"
+    home.make_environment(name)
+    home.pip(name, "install", "-q", TORCH)
+    home.pip(name, "install", "-q", "optimum-intel[openvino]", "sentencepiece", "protobuf")
     # It drags in torchvision and with it a CUDA build of torch: both out again.
-    listed = _freeze(home, "export")
-    cuda = [name for name in listed if name.startswith(("nvidia", "triton", "cuda"))]
-    home.pip("export", "uninstall", "-q", "-y", "torchvision", "torch", *cuda)
-    home.pip("export", "install", "-q", "--force-reinstall", "--no-deps", TORCH)
-    home.pip("export", "install", "-q", "transformers==5.0.0")
+    listed = _freeze(home, name)
+    cuda = [package for package in listed if package.startswith(("nvidia", "triton", "cuda"))]
+    home.pip(name, "uninstall", "-q", "-y", "torchvision", "torch", *cuda)
+    home.pip(name, "install", "-q", "--force-reinstall", "--no-deps", TORCH)
+    home.pip(name, "install", "-q", "transformers==5.0.0")
+
+
+def _build_ort_export(home: Home) -> None:
+    """ONNX Runtime's model builder, which wants newer transformers than OpenVINO's."""
+    name = "ort-export"
+    home.make_environment(name)
+    home.pip(name, "install", "-q", TORCH)
+    packages = ["onnxruntime-genai==0.18.0", "onnx", "onnx-ir", "transformers==5.24.0"]
+    home.pip(name, "install", "-q", *packages, "sentencepiece", "protobuf")
 
 
 def _build_vllm(home: Home) -> None:
@@ -160,10 +168,13 @@ ENVIRONMENTS = {
         Environment("inferc", _pip_only("inferc", str(ROOT))),
         Environment("llama.cpp", _build_llama),
         Environment("ik_llama.cpp", _build_ik),
-        Environment("export", _build_export, needs=("llama.cpp",)),
-        Environment("openvino", _pip_only("openvino", "openvino-genai==2026.4.1.0"), ("export",)),
-        Environment("ort", _pip_only("ort", "onnxruntime-genai==0.18.0"), ("export",)),
-        Environment("vllm", _build_vllm, ("export",)),
+        Environment("openvino-export", _build_openvino_export),
+        Environment(
+            "openvino", _pip_only("openvino", "openvino-genai==2026.4.1.0"), ("openvino-export",)
+        ),
+        Environment("ort-export", _build_ort_export),
+        Environment("ort", _pip_only("ort", "onnxruntime-genai==0.18.0"), ("ort-export",)),
+        Environment("vllm", _build_vllm),
     )
 }
 """In the order of building. `inferc` is only weighed: inferc itself runs from this tree."""

@@ -119,7 +119,7 @@ def _hf_folder(home: Home, weights: Weights) -> Path:
         return _once(path, random_qwen2.write_hf)
     stored = {SMOLLM2: "smollm2-q4_1", GEMMA3: "gemma3-q4_k_m"}[weights.model]
     script = Path(__file__).with_name("to_hf.py")
-    command = [home.python("export"), script, _of(home, stored)]
+    command = [sys.executable, script, _of(home, stored)]
     return _once(path, lambda part: home.run(f"{path.name}", [*command, part]))
 
 
@@ -127,14 +127,14 @@ def _to_openvino(home: Home, weights: Weights, peer: Peer, part: Path) -> None:
     kinds = {"int4": ["int4", "--group-size", "64", "--ratio", "1.0"], "int8": ["int8"],
              "bf16": ["fp16"]}  # fmt: skip
     assert peer.stored is not None
-    command = [home.python("export").with_name("optimum-cli"), "export", "openvino", "--model",
-               _hf_folder(home, weights), "--task", "text-generation-with-past",
-               "--weight-format", *kinds[peer.stored], part]  # fmt: skip
+    tool = home.python("openvino-export").with_name("optimum-cli")
+    what = ["--task", "text-generation-with-past", "--weight-format", *kinds[peer.stored]]
+    command = [tool, "export", "openvino", "--model", _hf_folder(home, weights), *what, part]
     home.run(part.name, command, environment={"HF_HUB_OFFLINE": "1"})
 
 
 def _to_ort(home: Home, weights: Weights, part: Path) -> None:
     script = Path(__file__).with_name("to_ort.py")
     folder, cache = _hf_folder(home, weights), home.place("models", "ort-cache")
-    command = [home.python("export"), script, folder, part, cache]
+    command = [home.python("ort-export"), script, folder, part, cache]
     home.run(part.name, command, environment={"HF_HUB_OFFLINE": "1"})

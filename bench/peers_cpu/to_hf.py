@@ -1,4 +1,4 @@
-"""A GGUF file as a Hugging Face folder in bf16: `EXPORT_PYTHON to_hf.py FILE FOLDER`."""
+"""A GGUF file as a Hugging Face folder in bf16: `python to_hf.py FILE FOLDER`."""
 
 import sys
 from pathlib import Path

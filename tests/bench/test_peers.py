@@ -263,7 +263,7 @@ def test_which_peers_run_which_weights() -> None:
 
 def test_environments_come_in_order() -> None:
     wanted = cli.needed_environments([PEERS["OpenVINO int8"]])
-    assert wanted == ["inferc", "llama.cpp", "export", "openvino"]
+    assert wanted == ["inferc", "llama.cpp", "openvino-export", "openvino"]
     assert {p.environment for p in PEERS.values() if p.environment} <= set(
         environments.ENVIRONMENTS
     )

@@ -59,6 +59,32 @@ def test_generation_is_the_same_in_every_batch(toy_artifact: Path) -> None:
     assert together == alone
 
 
+def test_the_library_finds_the_same_tokens(toy_artifact: Path, tmp_path: Path) -> None:
+    """Logits of a step for which only ids were asked are never looked at."""
+    newer = Path(shutil.copytree(toy_artifact, tmp_path / "newer.inferc"))
+    source, compiler = Path(__file__).with_name("toy_step.c"), shutil.which("cc") or "gcc"
+    command = [
+        compiler,
+        "-DTOY_ABI=4",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(newer / "cpu/step.so"),
+        source,
+    ]
+    subprocess.run(command, check=True)
+    prompts, options = ["Hello", "Hello, world", "z"], {"max_tokens": 12, "ignore_eos": True}
+    with load(toy_artifact, threads=1) as engine:
+        expected = [completion.token_ids for completion in engine.generate(prompts, **options)]
+    with load(newer, threads=1, check=False) as engine:
+        made = engine.executor
+        assert isinstance(made, CpuExecutor) and made.finds_greedy
+        run, used = made.greedy, []
+        made.greedy = lambda plan, end: used.append(end) or run(plan, end)  # type: ignore[method-assign]
+        found = [completion.token_ids for completion in engine.generate(prompts, **options)]
+    assert found == expected and set(used) == {VOCAB}
+
+
 def test_artifact_brings_template_and_defaults(toy_artifact: Path) -> None:
     engine = load(toy_artifact, threads=1)
     ids = engine.chat_prompt([{"role": "user", "content": "hi"}])

@@ -12,11 +12,19 @@ typedef struct inferc_step_args {
   void *const *caches;
   void *arena;
   float *logits;
+  const int32_t *state_slots;
+  void *const *states;
+  int64_t *profile_ns;
+  int32_t *greedy_ids, greedy_end;
 } inferc_step_args;
+
+#ifndef TOY_ABI
+#define TOY_ABI 1 /* that of the first libraries: the fields behind `logits` are not read */
+#endif
 
 enum { PAGE_TOKENS = 4, VOCAB = 259 };
 
-int32_t inferc_abi_version(void) { return 1; }
+int32_t inferc_abi_version(void) { return TOY_ABI; }
 /* Tests count the pools that nobody has ended. */
 int32_t toy_live_pools = 0;
 
@@ -56,8 +64,25 @@ static int32_t step(const inferc_step_args *a, int decode) {
     for (int32_t i = 0; i < VOCAB; ++i)
       a->logits[(int64_t)l * VOCAB + i] =
           (float)(mix((uint32_t)checksums[a->logit_indices[l]], (uint32_t)i) % 4096u) / 256.0f;
+  if (TOY_ABI >= 4 && a->greedy_ids != NULL)
+    for (int32_t l = 0; l < a->logit_rows; ++l) {
+      const float *row = a->logits + (int64_t)l * VOCAB;
+      int32_t best = 0;
+      for (int32_t i = 1; i < a->greedy_end; ++i)
+        if (row[i] > row[best]) best = i;
+      a->greedy_ids[l] = best;
+    }
   return 0;
 }
 
 int32_t inferc_step_prefill(void *pool, const inferc_step_args *a) { return pool ? step(a, 0) : 1; }
 int32_t inferc_step_decode(void *pool, const inferc_step_args *a) { return pool ? step(a, 1) : 1; }
+
+#if TOY_ABI >= 3
+/* Looked up when a library is loaded; no test that loads this one calls them. */
+void inferc_step_calls(void) { abort(); }
+void inferc_read_bytes(void) { abort(); }
+void inferc_multiply_add(void) { abort(); }
+void inferc_pool_create_with(void) { abort(); }
+void inferc_pool_defaults(void) { abort(); }
+#endif

@@ -10,8 +10,17 @@ import shutil
 import sys
 
 # package -> what needs it
-RUNTIME = ("numpy", "tokenizers", "safetensors", "jinja2", "ml_dtypes", "rich")
-COMPILER = ("torch", "transformers", "apache-tvm", "apache-tvm-ffi", "networkx")
+RUNTIME = ("numpy", "tokenizers", "jinja2")
+COMPILER = (
+    "ml_dtypes",
+    "rich",
+    "safetensors",
+    "torch",
+    "transformers",
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "networkx",
+)
 # Features that kernels are built for, in the compilers' spelling.
 USED_ISA = (
     "avx2",

@@ -36,6 +36,13 @@ EPILOG = """typical use:
 3 a compiler or package is missing, 4 bad artifact, 5 bad request, 130 interrupted."""
 
 
+# What a command wants beyond the runtime, as extras of the package.
+EXTRAS = {
+    "compile": "[compile]", "plan": "[compile]", "opt": "[compile]", "verify": "[compile]",
+    "inspect": "[report]", "bench": "[report]", "tune": "[report]",
+}  # fmt: skip
+
+
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The argument parser; with `only`, just that command is imported and filled in."""
     top = argparse.ArgumentParser(
@@ -90,6 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InfercError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("inferc"):
+            raise
+        wanted = f"inferc{EXTRAS.get(_chosen(argv) or '', '')}"
+        print(
+            f"{name}: needs the package {error.name}, which is not installed:"
+            f" pip install '{wanted}'",
+            file=sys.stderr,
+        )
+        return 3
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; nothing was left half-written", file=sys.stderr)
         return 130

@@ -1,5 +1,4 @@
-"""Microseconds of Python in a step: scheduling, inputs, tokens, text, over an executor that computes
-nothing.
+"""Microseconds of Python in a step: scheduling, inputs, tokens, text; the executor is idle.
 
     python -m bench.step_overhead [--steps 300] [--vocab 49152]
 

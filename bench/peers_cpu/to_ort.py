@@ -3,7 +3,6 @@
 import sys
 
 from onnxruntime_genai.models import builder
-from onnxruntime_genai.models.builders import gemma
 
 
 def with_flat_rope(make):
@@ -18,8 +17,8 @@ def with_flat_rope(make):
     return changed
 
 
-gemma.Gemma3Model.__init__ = with_flat_rope(gemma.Gemma3Model.__init__)
+builder.Gemma3Model.__init__ = with_flat_rope(builder.Gemma3Model.__init__)
 source, target, cache = sys.argv[1:]
-builder.create_model(
-    None, source, target, "int4", "cpu", cache, int4_accuracy_level=4, int4_block_size=32
-)
+what = (None, source, target, "int4", "cpu", cache)
+asked = ["int4_accuracy_level=4", "int4_block_size=32"]
+builder.create_model(*what, **builder.parse_extra_options(*what, asked))

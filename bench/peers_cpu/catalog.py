@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,19 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Weights:
-    """One model with its weights as stored in one GGUF file, which equal-weight peers run too."""
+    """One model with its weights as stored in one GGUF file, which equal-weight peers run too.
+
+    `new_tokens` is the most that follow a prompt: fewer where a step takes long anyway.
+    """
 
     model: str
     weights: str
     file: str
+    new_tokens: int = 128
+
+    def shortened(self, figure: Figure) -> Figure:
+        """The figure with no more new tokens than that."""
+        return replace(figure, new_tokens=min(figure.new_tokens, self.new_tokens))
 
     @property
     def key(self) -> str:
@@ -74,8 +82,8 @@ MODELS = {
         Weights(SMOLLM2, "Q8_0", "smollm2-q8_0.gguf"),
         Weights(SMOLLM2, "bf16", "smollm2-bf16.gguf"),
         Weights(GEMMA3, "Q4_K_M", "gemma3-q4_k_m.gguf"),
-        Weights(QWEN2, "Q4_K_M", "qwen2-q4_k_m.gguf"),
-        Weights(QWEN2, "bf16", "qwen2-bf16.gguf"),
+        Weights(QWEN2, "Q4_K_M", "qwen2-q4_k_m.gguf", new_tokens=32),
+        Weights(QWEN2, "bf16", "qwen2-bf16.gguf", new_tokens=32),
     )
 }
 

@@ -142,9 +142,9 @@ def _model(home: Home, weights: Weights, peer: Peer) -> Path | str:
 def run(home: Home, args: argparse.Namespace) -> None:
     """One session for each model, merged into the results at its end."""
     probes = machine.Limits(home.folder, args.threads)
-    figures = [FIGURES[name] for name in args.figures]
     for key in args.models:
         weights = MODELS[key]
+        figures = [weights.shortened(FIGURES[name]) for name in args.figures]
         peers = [PEERS[name] for name in args.peers if PEERS[name].fits(weights)]
         print(f"{key}: {', '.join(peer.name for peer in peers)}", file=sys.stderr, flush=True)
         launches = {peer.name: launch(home, weights, peer, args.threads) for peer in peers}

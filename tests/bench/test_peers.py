@@ -261,6 +261,12 @@ def test_which_peers_run_which_weights() -> None:
     assert not PEERS["OpenVINO int8"].equal_weights(quantised)
 
 
+def test_a_slow_model_is_asked_for_fewer_tokens() -> None:
+    qwen2 = MODELS["qwen2-bf16"]
+    assert qwen2.shortened(X8).new_tokens == qwen2.new_tokens < X8.new_tokens
+    assert qwen2.shortened(PREFILL) == PREFILL and MODELS["smollm2-q4_1"].shortened(X8) == X8
+
+
 def test_environments_come_in_order() -> None:
     wanted = cli.needed_environments([PEERS["OpenVINO int8"]])
     assert wanted == ["inferc", "llama.cpp", "openvino-export", "openvino"]

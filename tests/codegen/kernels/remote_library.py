@@ -169,10 +169,11 @@ class RemoteLibrary:
         self._process.stdin.write(b"".join(pieces))
         self._process.stdin.flush()
         result = struct.unpack("<q", self._take(8, name))[0]
-        structures = {holder for holder, *_ in request.places}
+        with_pointers = {holder for holder, *_ in request.places}  # the other machine's
         for owner, number in request.owners.items():
             data = self._take(owner.nbytes, name)
-            if number not in structures:  # its pointers are the other machine's
+            # What is unchanged may be mapped for reading only.
+            if number not in with_pointers and data != _read(owner):
                 ctypes.memmove(owner.start, data, owner.nbytes)
         return int(result)
 

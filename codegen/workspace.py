@@ -32,8 +32,8 @@ def matmul_scratch_bytes(rows: int, k: int) -> int:
     return _round_up(_prepared_bytes(prepared, k) + 28 * 128, 64) + _CHUNK_BYTES + _PANEL_BYTES
 
 
-_PARTITION_TOKENS = 256
-_TILE_QUERY_ROWS = 32
+_PARTITION_TOKENS = 128
+_TILE_QUERY_ROWS = 48
 _MAX_PAGE_TOKENS = 64
 
 

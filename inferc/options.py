@@ -23,8 +23,8 @@ class CompileOptions:
             takes the most capable that the processor can run.
         compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
             target has them, else float32; `int8` rounds activations and needs quantised weights.
-        kv_dtype: type of stored keys and values: f32, bf16, f16, and on a GPU f8e4m3 (rounded as
-            they are, without scales) and i8 (with a scale for each token and KV head).
+        kv_dtype: type of stored keys and values: f32, bf16, f16, i8 (with a scale for each token
+            and KV head), and on a GPU f8e4m3 (rounded as they are, without scales).
             `auto`: f32 on a CPU, bf16 on a GPU.
         page_tokens: tokens of a KV page: 16, 32, 48 or 64.
         step_tokens: most rows of one step.

@@ -27,7 +27,10 @@ from inferc.ir.core import Op, Value
 
 _ELEMENTS = {"f32": "float", "bf16": "bf16", "f16": "f16"}
 # C++ types of stored keys and values, by the kind of target.
-PAGE_ELEMENTS = {"cpu": _ELEMENTS, "cuda": {**_ELEMENTS, "f8e4m3": "f8e4m3", "i8": "i8"}}
+PAGE_ELEMENTS = {
+    "cpu": {**_ELEMENTS, "i8": "i8"},
+    "cuda": {**_ELEMENTS, "f8e4m3": "f8e4m3", "i8": "i8"},
+}
 _INSIDE = {
     "core.slice", "core.reshape", "nn.rms_norm", "nn.rope", "serve.kv_append",
 }  # fmt: skip

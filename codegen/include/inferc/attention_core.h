@@ -2,19 +2,25 @@
 //
 // A row is one query head of one token. Order of operations for a row, whatever shares the tile
 // with it: scores are chains over the head dimension; a page updates (maximum, sum, output) of the
-// running partition; partitions of kPartitionTokens absolute positions are combined in order of
-// position.
+// running partition; partitions of absolute positions are combined in order. The soft-max has base 2: scores are multiplied by log2(e).
+//
+// A partition holds whole pages: kPartitionTokens, or 144 where a page has 48.
 #pragma once
 
+#include "attention_products.h"
 #include "transpose.h"
 #include "vmath.h"
 
 namespace inferc {
 inline namespace INFERC_ISA {
 
-constexpr int kPartitionTokens = 256;
-constexpr int kTileQueryRows = 32;  // rows that walk the pages together
-constexpr int kMaxPageTokens = 64;
+constexpr int kPartitionTokens = 128;
+constexpr int kTileQueryRows = 48;  // rows that walk the pages together
+constexpr float kLog2E = 1.44269504088896340736f;
+
+INFERC_INLINE int64_t partition_tokens(int64_t page_tokens) {
+    return round_up(kPartitionTokens, page_tokens);
+}
 
 // Of values turned out of keys. No power of two, so that their rows do not meet in the cache.
 INFERC_INLINE int64_t values_stride(int64_t v_dim) { return round_up(v_dim, 16) + 16; }
@@ -29,129 +35,43 @@ struct SoftmaxState {
 struct QueryTile {
     int rows;
     int64_t k_dim, v_dim, out_stride, page_tokens;
-    float scale, softcap;
+    float softcap;                     // times log2(e); 0: none
     int64_t window;                    // 0: none
     int64_t chunk;                     // 0: none
     int64_t position[kTileQueryRows];  // of the row's token
     float slope[kTileQueryRows];       // of the row's head: score += slope * (key - query position)
     bool sloped;                       // false: no slopes
     const float *q;                    // groups of rows side by side, see row_group()
-    float *scores;                     // [row][page_tokens]
+    float *scores;                     // [row][kScoreStride]
     float *values;  // of the page, turned, where they lie in its keys: [page_tokens][values_stride]
     SoftmaxState part, total;
 };
 
-// Rows are taken in groups that fit registers: 8, then 4, then what is left.
-INFERC_INLINE int row_group(int left) { return left >= 8 ? 8 : (left >= 4 ? 4 : left); }
-
-#if defined(INFERC_AVX512)
-constexpr int kScoreVectors = 2;
-constexpr int out_vectors(int rows) { return rows == 8 ? 2 : 4; }
-#else
-constexpr int kScoreVectors = 1;
-constexpr int out_vectors(int rows) { return rows >= 4 ? 1 : 2; }
-#endif
-
-template <class KV, int R, int N>
-INFERC_INLINE void score_block(const KV *k, const KV *next, int64_t page_tokens, int64_t k_dim,
-                               const float *q, float *s) {
-    f32x16 acc[R][N];
-    INFERC_EACH(r, R)
-        INFERC_EACH(n, N) acc[r][n] = zero();
-    for (int64_t d = 0; d < k_dim; d++, k += page_tokens, next += page_tokens, q += R) {
-        f32x16 key[N];
-        INFERC_EACH(n, N) prefetch_far(next + 16 * n);
-        INFERC_EACH(n, N) key[n] = load(k + 16 * n);
-        INFERC_EACH(r, R)
-            INFERC_EACH(n, N) acc[r][n] = fma(splat(q[r]), key[n], acc[r][n]);
-    }
-    INFERC_EACH(r, R)
-        INFERC_EACH(n, N) store(s + r * page_tokens + 16 * n, acc[r][n]);
-}
-
-// s[R][page_tokens] = q . k for all tokens of the page; q is [k_dim][R].
-template <class KV, int R>
-INFERC_NOINLINE void score_rows(const KV *k, const KV *next, int64_t page_tokens, int64_t k_dim,
-                                const float *q, float *s) {
-    int64_t t = 0;
-    for (; t + 16 * kScoreVectors <= page_tokens; t += 16 * kScoreVectors)
-        score_block<KV, R, kScoreVectors>(k + t, next + t, page_tokens, k_dim, q, s + t);
-    if constexpr (kScoreVectors > 1)
-        for (; t < page_tokens; t += 16)
-            score_block<KV, R, 1>(k + t, next + t, page_tokens, k_dim, q, s + t);
-}
-
-template <class KV, int R, int N>
-INFERC_INLINE void mix_block(const KV *v, const KV *next, int64_t v_stride, int lanes,
-                             int64_t tokens, const float *p, int64_t page_tokens,
-                             const float *factor, float *out, int64_t out_stride) {
-    f32x16 acc[R][N];
-    INFERC_EACH(r, R)
-        INFERC_EACH(n, N) acc[r][n] = load(out + r * out_stride + 16 * n) * splat(factor[r]);
-    for (int64_t t = 0; t < tokens; t++, v += v_stride, next += v_stride) {
-        INFERC_EACH(n, N) prefetch_far(next + 16 * n);
-        f32x16 value[N];
-        INFERC_EACH(n, N) value[n] = N == 1 ? load(v, lanes) : load(v + 16 * n);
-        INFERC_EACH(r, R)
-            INFERC_EACH(n, N) acc[r][n] = fma(splat(p[r * page_tokens + t]), value[n], acc[r][n]);
-    }
-    INFERC_EACH(r, R)
-        INFERC_EACH(n, N) store(out + r * out_stride + 16 * n, acc[r][n]);
-}
-
-// out[R] = out * factor + p . v over the first `tokens` of the page.
-template <class KV, int R>
-INFERC_NOINLINE void mix_rows(const KV *v, const KV *next, int64_t v_dim, int64_t v_stride,
-                              int64_t tokens, const float *p, int64_t page_tokens,
-                              const float *factor, float *out, int64_t out_stride) {
-    constexpr int N = out_vectors(R);
-    int64_t e = 0;
-    for (; e + 16 * N <= v_dim; e += 16 * N)
-        mix_block<KV, R, N>(v + e, next + e, v_stride, 16, tokens, p, page_tokens, factor, out + e,
-                            out_stride);
-    for (; e < v_dim; e += 16)
-        mix_block<KV, R, 1>(v + e, next + e, v_stride, int(min_of(16, v_dim - e)), tokens, p,
-                            page_tokens, factor, out + e, out_stride);
-}
-
+// Addresses of one KV head in a page.
 template <class KV>
-INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k, const KV *next) {
-    const float *q = tile.q;
-    float *s = tile.scores;
-    for (int row = 0; row < tile.rows;) {
-        int group = row_group(tile.rows - row);
-        if (group == 8) score_rows<KV, 8>(k, next, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 4) score_rows<KV, 4>(k, next, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 3) score_rows<KV, 3>(k, next, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 2) score_rows<KV, 2>(k, next, tile.page_tokens, tile.k_dim, q, s);
-        if (group == 1) score_rows<KV, 1>(k, next, tile.page_tokens, tile.k_dim, q, s);
-        next = k;  // one prefetch will do
-        row += group;
-        q += group * tile.k_dim;
-        s += group * tile.page_tokens;
-    }
-}
+struct Page {
+    const KV *k, *v;
+};
 
-template <class KV>
-INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, const KV *next, int64_t v_stride,
-                            int64_t tokens, const float *factor) {
-    const int64_t stride = tile.out_stride, pt = tile.page_tokens, width = tile.v_dim;
-    for (int row = 0; row < tile.rows;) {
-        int group = row_group(tile.rows - row);
-        const float *p = tile.scores + row * pt, *f = factor + row;
-        float *out = tile.part.out + row * stride;
-        if (group == 8) mix_rows<KV, 8>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
-        if (group == 4) mix_rows<KV, 4>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
-        if (group == 3) mix_rows<KV, 3>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
-        if (group == 2) mix_rows<KV, 2>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
-        if (group == 1) mix_rows<KV, 1>(v, next, width, v_stride, tokens, p, pt, f, out, stride);
-        next = v;
-        row += group;
-    }
+// 2^x for x <= 0: 0 below 2^-126.5, so that 2^-inf is 0; 2^0 is 1 exactly. NaN goes through.
+INFERC_INLINE f32x16 exp2_negative(f32x16 x) {
+    x = max(splat(-127.0f), x);
+    const i32x16 n = round_to_int(x);
+    const f32x16 r = x - to_f32(n);
+    f32x16 p = splat(1.535336188319500e-4f);
+    p = fma(p, r, splat(1.339887440266574e-3f));
+    p = fma(p, r, splat(9.618437357674640e-3f));
+    p = fma(p, r, splat(5.550332471162809e-2f));
+    p = fma(p, r, splat(2.402264791363012e-1f));
+    p = fma(p, r, splat(6.931472028550421e-1f));
+    return fma(p, r, splat(1.0f)) * power_of_two(n);
 }
 
 INFERC_INLINE float finite_or_zero(float maximum) {
     return maximum == -__builtin_inff() ? 0.0f : maximum;
+}
+INFERC_INLINE f32x16 finite_or_zero(f32x16 maximum) {
+    return select_lt(splat(-__builtin_inff()), maximum, maximum, zero());
 }
 
 // First key position that a query at `position` sees.
@@ -160,90 +80,140 @@ INFERC_INLINE int64_t first_visible(int64_t position, int64_t window, int64_t ch
     return chunk > 0 ? max_of(first, position / chunk * chunk) : first;
 }
 
-// Scores of one row: scaled, capped, sloped, hidden keys at -inf. Returns the largest.
+// Scores of one row to N vectors of keys: capped, sloped, hidden keys at -inf.
 // Token t of the page is visible iff low < t <= high.
-INFERC_INLINE float finish_scores(const QueryTile &tile, int row, int64_t low, int64_t high) {
-    float *s = tile.scores + row * tile.page_tokens;
-    const bool whole = low < 0 && high >= tile.page_tokens - 1;
-    const float first = float(max_of(low, -1)), last = float(min_of(high, tile.page_tokens));
-    const f32x16 hidden = splat(-__builtin_inff());
+template <int N>
+INFERC_INLINE void finish_scores(const QueryTile &tile, int row, int64_t low, int64_t high,
+                                 const float *k_scales, f32x16 (&x)[N]) {
     const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    f32x16 largest = hidden;
-    for (int64_t t = 0; t < tile.page_tokens; t += 16) {
-        f32x16 x = load(s + t) * splat(tile.scale);
-        if (tile.softcap != 0.0f) x = softcap(x, tile.softcap);
-        f32x16 at = load(lane_numbers) + splat(float(t));
-        if (tile.sloped) x = fma(splat(tile.slope[row]), at - splat(float(high)), x);
-        if (!whole) {
-            x = select_lt(splat(first), at, x, hidden);
-            x = select_lt(splat(last), at, hidden, x);
-        }
-        store(s + t, x);
-        largest = max(largest, x);
+    const f32x16 lane = load(lane_numbers), hidden = splat(-__builtin_inff());
+    if (k_scales) INFERC_EACH(n, N) x[n] *= load(k_scales + 16 * n);
+    if (tile.softcap != 0.0f) INFERC_EACH(n, N) x[n] = splat(tile.softcap) * tanh(x[n]);
+    if (tile.sloped)
+        INFERC_EACH(n, N)
+            x[n] = fma(splat(tile.slope[row]), lane + splat(float(16 * n) - float(high)), x[n]);
+    if (low < 0 && high >= 16 * N - 1) return;
+    const float first = float(max_of(low, -1)), last = float(min_of(high, 16 * N));
+    INFERC_EACH(n, N) {
+        x[n] = select_lt(splat(first - float(16 * n)), lane, x[n], hidden);
+        x[n] = select_lt(splat(last - float(16 * n)), lane, hidden, x[n]);
     }
-    return reduce_max(largest);
 }
 
-// Addresses of one KV head in a page.
+// Scores of one row to the first 16 * N tokens of a page become shares, 2^(score - maximum), times
+// the scales of the values. `maximum` is that of the partition so far; returns the shares' sum.
+template <int N>
+INFERC_INLINE float share_row(const QueryTile &tile, int row, int64_t low, int64_t high,
+                              const float *k_scales, const float *v_scales, float *maximum) {
+    float *s = tile.scores + row * kScoreStride;
+    f32x16 x[N];
+    INFERC_EACH(n, N) x[n] = load(s + 16 * n);
+    finish_scores(tile, row, low, high, k_scales, x);
+    f32x16 largest = x[0];
+    for (int n = 1; n < N; n++) largest = max(largest, x[n]);
+    const float found = reduce_max(largest);
+    *maximum = *maximum > found ? *maximum : found;
+    const f32x16 shift = splat(finite_or_zero(*maximum));
+    f32x16 sum = zero();
+    INFERC_EACH(n, N) {
+        x[n] = exp2_negative(x[n] - shift);
+        sum = sum + x[n];
+        if (v_scales) x[n] *= load(v_scales + 16 * n);
+        store(s + 16 * n, x[n]);
+    }
+    return reduce_add(sum);
+}
+
+// share_row() of all rows; the state of the partition but for its output, by which factor[] must be
+// multiplied.
+template <int N>
+INFERC_NOINLINE void share_rows(QueryTile &tile, int64_t base, const float *k_scales,
+                                const float *v_scales, float *factor) {
+    SoftmaxState &part = tile.part;
+    float before[kTileQueryRows], sum[kTileQueryRows];
+    for (int row = 0; row < tile.rows; row++) {
+        const int64_t high = tile.position[row] - base;
+        const int64_t low = first_visible(tile.position[row], tile.window, tile.chunk) - base - 1;
+        before[row] = part.maximum[row];
+        sum[row] =
+            share_row<N>(tile, row, low, high, k_scales, v_scales, &part.maximum[row]);
+    }
+    const int stop = int(round_up(tile.rows, 16));
+    for (int row = tile.rows; row < stop; row++) before[row] = sum[row] = 0.0f;
+    for (int row = 0; row < stop; row += 16) {
+        const f32x16 shift = finite_or_zero(load(part.maximum + row));
+        const f32x16 scaled = exp2_negative(load(before + row) - shift);
+        store(factor + row, scaled);
+        store(part.sum + row, load(part.sum + row) * scaled + load(sum + row));
+    }
+}
+
 template <class KV>
-struct Page {
-    const KV *k, *v;
-};
+INFERC_INLINE void page_scores(const QueryTile &tile, const KV *k, const KV *next, int64_t tokens) {
+    for_each_group(tile.rows, [&](int row, auto group) {
+        score_rows<KV, group.value>(k, next, tile.page_tokens, tokens, tile.k_dim,
+                                    tile.q + row * tile.k_dim, tile.scores + row * kScoreStride);
+        next = k;  // one prefetch will do
+    });
+}
+
+template <class KV>
+INFERC_INLINE void page_mix(const QueryTile &tile, const KV *v, const KV *next, int64_t v_stride,
+                            int64_t tokens, const float *factor) {
+    for_each_group(tile.rows, [&](int row, auto group) {
+        mix_rows<KV, group.value>(v, next, tile.v_dim, v_stride, tokens,
+                                  tile.scores + row * kScoreStride, factor + row,
+                                  tile.part.out + row * tile.out_stride, tile.out_stride);
+        next = v;
+    });
+}
 
 // One page whose first token is at absolute position `base`; `next` is fetched meanwhile.
 template <class KV>
 INFERC_INLINE void attend_page(QueryTile &tile, Page<KV> page, Page<KV> next, int64_t base) {
-    page_scores(tile, page.k, next.k);
-    SoftmaxState &part = tile.part;
-    float old_maximum[kTileQueryRows], factor[kTileQueryRows];
-    int64_t visible = 0;
-    for (int row = 0; row < tile.rows; row++) {
-        int64_t high = tile.position[row] - base;
-        int64_t low = first_visible(tile.position[row], tile.window, tile.chunk) - base - 1;
-        float *s = tile.scores + row * tile.page_tokens;
-        float largest = finish_scores(tile, row, low, high);
-        largest = part.maximum[row] > largest ? part.maximum[row] : largest;
-        float shift = finite_or_zero(largest);
-        old_maximum[row] = part.maximum[row] - shift;
-        part.maximum[row] = largest;
-        f32x16 sum = zero();
-        for (int64_t t = 0; t < tile.page_tokens; t += 16) {
-            f32x16 p = exp(load(s + t) - splat(shift));
-            store(s + t, p);
-            sum = sum + p;
-        }
-        factor[row] = reduce_add(sum);  // for now the page's sum
-        visible = max_of(visible, min_of(high + 1, tile.page_tokens));
-    }
-    for (int row = tile.rows; row < int(round_up(tile.rows, 16)); row++) old_maximum[row] = 0.0f;
-    for (int row = 0; row < tile.rows; row += 16) {
-        float scaled[16];
-        store(scaled, exp(load(old_maximum + row)));
-        for (int i = row; i < row + 16 && i < tile.rows; i++) {
-            part.sum[i] = part.sum[i] * scaled[i - row] + factor[i];
-            factor[i] = scaled[i - row];
-        }
-    }
+    const int64_t last = tile.position[tile.rows - 1] - base;
+    const int64_t tokens = min_of(last + 1, tile.page_tokens), padded = round_up(tokens, 16);
+    page_scores(tile, page.k, next.k, padded);
+    const float *k_scales = token_scales(page.k, tile.k_dim, tile.page_tokens);
+    const float *v_scales =
+        tile.values ? k_scales : token_scales(page.v, tile.v_dim, tile.page_tokens);
+    alignas(64) float factor[kTileQueryRows];
+    if (padded == 16) share_rows<1>(tile, base, k_scales, v_scales, factor);
+    if (padded == 32) share_rows<2>(tile, base, k_scales, v_scales, factor);
+    if (padded == 48) share_rows<3>(tile, base, k_scales, v_scales, factor);
+    if (padded == 64) share_rows<4>(tile, base, k_scales, v_scales, factor);
     if (tile.values) {
         const int64_t stride = values_stride(tile.v_dim);
         transpose_rows(page.k, tile.v_dim, tile.page_tokens, tile.values, stride);
-        page_mix<float>(tile, tile.values, tile.values, stride, visible, factor);
+        page_mix<float>(tile, tile.values, tile.values, stride, tokens, factor);
     } else {
-        page_mix(tile, page.v, next.v, tile.v_dim, visible, factor);
+        page_mix(tile, page.v, next.v, tile.v_dim, tokens, factor);
     }
 }
 
-// (maximum, sum, out) of a row joined with those of the next partition.
-INFERC_INLINE void combine_row(float *maximum, float *sum, float *out, float next_maximum,
-                               float next_sum, const float *next_out, int64_t width) {
-    float largest = *maximum > next_maximum ? *maximum : next_maximum;
-    float shift = finite_or_zero(largest);
-    float both[16] = {*maximum - shift, next_maximum - shift};
-    store(both, exp(load(both)));
-    for (int64_t e = 0; e < width; e += 16)
-        store(out + e, fma(load(next_out + e), splat(both[1]), load(out + e) * splat(both[0])));
-    *sum = *sum * both[0] + next_sum * both[1];
-    *maximum = largest;
+INFERC_INLINE void reset(SoftmaxState &state, int rows, int64_t stride) {
+    for (int r = 0; r < kTileQueryRows; r++)
+        state.maximum[r] = -__builtin_inff(), state.sum[r] = 0.0f;
+    memset(state.out, 0, size_t(rows * stride) * 4);
+}
+
+// The states of `rows` rows joined with those of the next partition; both outputs have `stride`.
+INFERC_INLINE void combine_rows(SoftmaxState &total, const SoftmaxState &next, int rows,
+                                int64_t stride) {
+    for (int first = 0; first < rows; first += 16) {
+        const f32x16 a = load(total.maximum + first), b = load(next.maximum + first);
+        const f32x16 largest = max(a, b), shift = finite_or_zero(largest);
+        const f32x16 old_factor = exp2_negative(a - shift), new_factor = exp2_negative(b - shift);
+        store(total.maximum + first, largest);
+        store(total.sum + first,
+              load(total.sum + first) * old_factor + load(next.sum + first) * new_factor);
+        float x[16], y[16];
+        store(x, old_factor), store(y, new_factor);
+        for (int row = first; row < rows && row < first + 16; row++)
+            for (int64_t e = row * stride; e < (row + 1) * stride; e += 16)
+                store(total.out + e, fma(load(next.out + e), splat(y[row - first]),
+                                         load(total.out + e) * splat(x[row - first])));
+    }
 }
 
 // The row's output: out / sum. A sink is one more score of its head, without a value.
@@ -251,9 +221,9 @@ INFERC_INLINE void finish_row(float maximum, float sum, const float *out, const 
                               float *to, int64_t width) {
     f32x16 factor = splat(1.0f);
     if (sink) {
-        float largest = maximum > *sink ? maximum : *sink;
-        float both[16] = {maximum - largest, *sink - largest};
-        store(both, exp(load(both)));
+        const float score = *sink * kLog2E, largest = maximum > score ? maximum : score;
+        float both[16] = {maximum - largest, score - largest};
+        store(both, exp2_negative(load(both)));
         factor = splat(both[0]);
         sum = sum * both[0] + both[1];
     }

@@ -17,7 +17,7 @@ struct KeyAppendArgs {
     const float *cos, *sin;  // [tokens][rotary_dim / 2], or nullptr
     int32_t rotary_dim;      // elements of `shared` that turn, from the first
     Pairing pairing;
-    void *k_pool;          // [page][kv_head][own_dim + shared_dim][page_tokens]
+    void *k_pool;          // [page][kv_head][own_dim + shared_dim][page_tokens], see kv_page.h
     const int32_t *slots;  // page * page_tokens + offset in the page
     int32_t tokens, kv_heads, own_dim, shared_dim, page_tokens;
 };
@@ -50,8 +50,9 @@ INFERC_NOINLINE void k_append(const KeyAppendArgs &a, int worker, int workers) {
         float k[kMaxHeadDim];
         key_parts(a, t, g, k);
         const int64_t page = a.slots[t] / a.page_tokens, offset = a.slots[t] % a.page_tokens;
-        KV *to = (KV *)a.k_pool + (page * a.kv_heads + g) * k_dim * a.page_tokens + offset;
-        for (int64_t d = 0; d < k_dim; d++) convert(k[d], to + d * a.page_tokens);
+        const int64_t head = page * a.kv_heads + g;
+        store_key(k, k_dim, (KV *)a.k_pool + head * head_elements<KV>(k_dim, a.page_tokens),
+                  a.page_tokens, offset);
     }
 }
 

@@ -2,6 +2,7 @@
 // the pages.
 #pragma once
 
+#include "kv_page.h"
 #include "rows.h"
 
 namespace inferc {
@@ -15,7 +16,7 @@ struct KvAppendArgs {
     int64_t q_stride, k_stride, v_stride;
     float *q_out;  // [tokens][heads * k_dim], may be q itself; nullptr: q stays as it is
     int64_t q_out_stride;
-    void *k_pool;          // [page][kv_head][k_dim][page_tokens]
+    void *k_pool;          // [page][kv_head][k_dim][page_tokens], see kv_page.h
     void *v_pool;          // [page][kv_head][page_tokens][v_dim]
     const int32_t *slots;  // page * page_tokens + offset in the page
     int32_t tokens, heads, kv_heads, k_dim, v_dim, page_tokens;
@@ -70,11 +71,12 @@ INFERC_INLINE void append_head(const KvAppendArgs &a, int64_t t, int64_t g) {
     float k[kMaxHeadDim];
     turn_head(a, a.k + t * a.k_stride + g * a.k_dim, a.k_norm, t, k);
     int64_t page = a.slots[t] / a.page_tokens, offset = a.slots[t] % a.page_tokens;
-    KV *to = (KV *)a.k_pool + (page * a.kv_heads + g) * a.k_dim * a.page_tokens + offset;
-    for (int64_t d = 0; d < a.k_dim; d++) convert(k[d], to + d * a.page_tokens);
-    const float *v = a.v + t * a.v_stride + g * a.v_dim;
-    KV *row = (KV *)a.v_pool + ((page * a.kv_heads + g) * a.page_tokens + offset) * a.v_dim;
-    for (int64_t e = 0; e < a.v_dim; e++) convert(v[e], row + e);
+    const int64_t head = page * a.kv_heads + g;
+    store_key(k, a.k_dim, (KV *)a.k_pool + head * head_elements<KV>(a.k_dim, a.page_tokens),
+              a.page_tokens, offset);
+    store_value(a.v + t * a.v_stride + g * a.v_dim, a.v_dim,
+                (KV *)a.v_pool + head * head_elements<KV>(a.v_dim, a.page_tokens), a.page_tokens,
+                offset);
 }
 
 // Split by (token, head); k_dim up to 1024. A barrier must follow before the pages are read.

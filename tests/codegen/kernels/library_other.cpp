@@ -23,6 +23,7 @@ void attention_worker(void *arg, int worker, int workers) {
     if (call.kv == 0) attention_decode<float>(a, worker, workers);
     if (call.kv == 1) attention_prefill<bf16>(a, worker, workers);
     if (call.kv == 2) attention_prefill<f16>(a, worker, workers);
+    if (call.kv == 3) attention_prefill<i8>(a, worker, workers);
     if (attention_is_split(a, workers)) {
         pool_barrier(call.pool);
         attention_merge(a, worker, workers);
@@ -70,12 +71,14 @@ void append(const KvAppendArgs *a, int kv, int worker, int workers) {
     if (kv == 0) kv_append<float>(*a, worker, workers);
     if (kv == 1) kv_append<bf16>(*a, worker, workers);
     if (kv == 2) kv_append<f16>(*a, worker, workers);
+    if (kv == 3) kv_append<i8>(*a, worker, workers);
 }
 
 void append_keys(const KeyAppendArgs *a, int kv, int worker, int workers) {
     if (kv == 0) k_append<float>(*a, worker, workers);
     if (kv == 1) k_append<bf16>(*a, worker, workers);
     if (kv == 2) k_append<f16>(*a, worker, workers);
+    if (kv == 3) k_append<i8>(*a, worker, workers);
 }
 
 void rope(const int32_t *positions, int64_t tokens, const float *inv_freq, int64_t half,

@@ -19,7 +19,14 @@ from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_model, import_module
 from inferc.frontend.live_options import LiveOptions
 from inferc.lowering import lower
-from inferc.options import CompileOptions, Event, Progress, resolve_options, silent
+from inferc.options import (
+    CompileOptions,
+    Event,
+    Progress,
+    for_model,
+    resolve_options,
+    silent,
+)
 from inferc.packaging import Package, fill_artifact
 from inferc.runtime.artifact import Manifest
 from inferc.runtime.artifact_writer import check_output, write_artifact
@@ -95,10 +102,11 @@ class _Job:
         model = self.source.read()
         for note in model.notes:
             self.tell(Event("note", note))
+        options = for_model(self.options, model.module)
         package = Package(
             model=model,
-            options=self.options,
-            lowered=lower(model, self.options, self.tell),
+            options=options,
+            lowered=lower(model, options, self.tell),
             compilers=compilers,
             cuda_compiler=cuda_compiler,
             cache=Cache(default_root()),

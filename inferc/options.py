@@ -12,6 +12,8 @@ from inferc.codegen.row_objects import tvm_installed
 from inferc.codegen.select import SelectKernels
 from inferc.codegen.targets import joined_name, parse_targets
 from inferc.errors import CompileError
+from inferc.ir.core import Module
+from inferc.ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class CompileOptions:
             target has them, else float32; `int8` rounds activations and needs quantised weights.
         kv_dtype: type of stored keys and values: f32, bf16, f16, i8 (with a scale for each token
             and KV head), and on a GPU f8e4m3 (rounded as they are, without scales).
-            `auto`: f32 on a CPU, bf16 on a GPU.
+            `auto`: bf16; on a CPU f32 where most of the model's matrices are stored as f32.
         page_tokens: tokens of a KV page: 16, 32, 48 or 64.
         step_tokens: most rows of one step.
         sequences: most sequences of one step.
@@ -88,7 +90,10 @@ def silent(event: Event) -> None:
 
 
 def resolve_options(options: dict[str, Any]) -> CompileOptions:
-    """Options with the target named and TVM decided. Raises CompileError for a bad one."""
+    """Options with the target named and TVM decided. Raises CompileError for a bad one.
+
+    On a CPU `kv_dtype` may stay `auto`, for for_model().
+    """
     unknown = sorted(set(options) - set(CompileOptions.__dataclass_fields__))
     if unknown:
         known = ", ".join(CompileOptions.__dataclass_fields__)
@@ -101,9 +106,9 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
     targets = parse_targets(chosen.target)
     kind = targets[0].kind
     kv_dtype = chosen.kv_dtype
-    if kv_dtype == "auto":
-        kv_dtype = "bf16" if kind == "cuda" else "f32"
-    elif kv_dtype not in PAGE_ELEMENTS[kind]:
+    if kv_dtype == "auto" and kind == "cuda":
+        kv_dtype = "bf16"
+    elif kv_dtype != "auto" and kv_dtype not in PAGE_ELEMENTS[kind]:
         known = ", ".join(PAGE_ELEMENTS[kind])
         raise CompileError(
             f"KV dtype '{kv_dtype}' is not supported for {joined_name(targets)}: choose one of"
@@ -115,3 +120,22 @@ def resolve_options(options: dict[str, Any]) -> CompileOptions:
         kv_dtype=kv_dtype,
         tvm=tvm_installed() if chosen.tvm is None else chosen.tvm,
     )
+
+
+def for_model(options: CompileOptions, module: Module) -> CompileOptions:
+    """Resolved options with that decided which depends on the imported model: `kv_dtype`."""
+    if options.kv_dtype != "auto":
+        return options
+    return replace(options, kv_dtype="f32" if _mostly_f32(module) else "bf16")
+
+
+def _mostly_f32(module: Module) -> bool:
+    """Whether at least half the numbers of the matrices are stored in 32 bits or more."""
+    wide = total = 0
+    for func in module:
+        for op in func.params().values():
+            type_ = op.result.type
+            if isinstance(type_, TensorType) and type_.rank > 1 and isinstance(type_.elements, int):
+                total += type_.elements
+                wide += type_.elements if type_.dtype in ("f32", "f64") else 0
+    return 2 * wide >= total

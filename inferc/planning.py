@@ -12,7 +12,14 @@ from inferc import description
 from inferc.errors import CompileError
 from inferc.frontend.importer import ImportedModel, ImportOptions, import_config, import_model
 from inferc.lowering import lower
-from inferc.options import CompileOptions, Event, Progress, resolve_options, silent
+from inferc.options import (
+    CompileOptions,
+    Event,
+    Progress,
+    for_model,
+    resolve_options,
+    silent,
+)
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", "*.onnx")
 
@@ -46,6 +53,7 @@ def plan(
     model = _import(Path(source), dtype, chosen)
     for note in model.notes:
         tell(Event("note", note))
+    chosen = for_model(chosen, model.module)
     lowered = lower(model, chosen, tell)
     tell(Event("report", model.facts.name))
     return description.report(model, chosen, lowered, description.manifest(model, lowered))

@@ -31,8 +31,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "kv_dtype": {
         "choices": ("auto", "f32", "bf16", "f16", "f8e4m3", "i8"),
-        "help": "type of stored keys and values (auto: f32 on a CPU, bf16 on a GPU); i8 has "
-        "a scale for each token and KV head; f8e4m3 (without scales) is for GPUs",
+        "help": "type of stored keys and values (auto: bf16, or f32 on a CPU where the "
+        "model's matrices are f32); i8 has a scale for each token and KV head; f8e4m3 (without "
+        "scales) is for GPUs",
     },
     "page_tokens": {"type": count, "metavar": "N", "help": "tokens of a KV page"},
     "step_tokens": {"type": count, "metavar": "N", "help": "most rows of one step"},

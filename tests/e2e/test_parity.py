@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import inferc
 from inferc.metrics import relative_error
+from inferc.runtime.artifact import read_manifest
 from tests import tiny
 from tests.e2e.workshop import THREADS, Workshop, ids_of, reference_logits
 
@@ -33,7 +34,9 @@ def logits_of(artifact: object, ids: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("name", tiny.CASES)
 def test_float32(workshop: Workshop, name: str) -> None:
     ids = ids_of(name)
-    found = logits_of(workshop.artifact(name), ids)
+    artifact = workshop.artifact(name)
+    found = logits_of(artifact, ids)
+    assert read_manifest(artifact).kv.dtype == "f32"
     assert relative_error(found, reference_logits(name, ids)) < FLOAT32_TOLERANCE
 
 
@@ -43,7 +46,9 @@ def test_bfloat16(workshop: Workshop, name: str) -> None:
     ids, source = ids_of(name), workshop.source(name, "bfloat16")
     exact = transformers_logits(source, ids, torch.float64)
     theirs = transformers_logits(source, ids, torch.bfloat16)
-    ours = logits_of(workshop.artifact(name, "bfloat16"), ids)
+    artifact = workshop.artifact(name, "bfloat16")
+    ours = logits_of(artifact, ids)
+    assert read_manifest(artifact).kv.dtype == "bf16"
     assert relative_error(ours, exact) < BFLOAT16_FACTOR * relative_error(theirs, exact)
 
 

@@ -21,7 +21,7 @@ def test_planted_fault(
 ) -> None:
     model = FAULTS[fault].model
     source = smollm2_gguf() if model == REAL else workshop.source(model)
-    artifact = compile_with(fault, source, tmp_path / "faulty", monkeypatch)
+    artifact = compile_with(fault, source, tmp_path / "faulty", monkeypatch, kv_dtype="f32")
     result = verify(artifact, source, tokens=TOKENS, store=False)
     assert not result.passed
     # Wrong in the same way however it is computed: nothing but the reference could tell.

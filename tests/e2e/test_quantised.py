@@ -34,7 +34,7 @@ def compiled(family: str, method: str, folder: Path, **options: object) -> tuple
     stored, plain = quantised_models.save(family, method, folder)
     warm(stored, None, CACHE)
     output = folder / "artifact"
-    inferc.compile(stored, output, **options)
+    inferc.compile(stored, output, **{"kv_dtype": "f32", **options})
     return stored, plain, output
 
 

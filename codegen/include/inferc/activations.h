@@ -126,11 +126,9 @@ INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows
     store_i(q, round_to_int(a * inverse));
     store_i(q + 16, round_to_int(b * inverse));
     *scale = largest / 127.0f;
-    for (int i = 0; i < 32; i += 4) {
-        uint32_t quad = 0;
-        for (int j = 0; j < 4; j++) quad |= uint32_t(q[i + j] & 0xff) << (8 * j);
-        memcpy(units + rows * i, &quad, 4);
-    }
+    int8_t bytes[32];
+    for (int i = 0; i < 32; i++) bytes[i] = int8_t(q[i]);
+    for (int i = 0; i < 32; i += 4) memcpy(units + rows * i, bytes + i, 4);
     for (int g = 0; g < 32 / group; g++) {
         int32_t s = 0;
         for (int i = 0; i < group; i++) s += q[g * group + i];

@@ -3,7 +3,8 @@
 //
 // Up to kDirectRows rows: weights are decoded in registers and used at once (decode steps, bound by
 // the bytes of the weights). More: panels of up to kPanelRows rows are prepared once in scratch;
-// for each pair of tiles a panel of weights is decoded once and used by all of them. Work is split
+// for each pair of tiles a panel of weights is decoded once and used by all of them, or, where
+// decoding is cheap beside the products, tiles of rows decode for themselves. Work is split
 // by columns, for many rows also by rows; neither changes a result.
 #pragma once
 
@@ -14,6 +15,8 @@ inline namespace INFERC_ISA {
 
 // Rows prepared at once: few for a long k, so that they stay in the second-level cache.
 INFERC_INLINE int64_t panel_rows(int64_t k) { return (k <= 4096 ? 112 : 56); }
+
+constexpr int64_t kNearRowBytes = 12 << 10, kNearWeightBytes = 128 << 10;
 
 // Scratch of one worker; `workers` times this is what the caller provides. Grows with rows and k.
 INFERC_INLINE size_t matmul_scratch_bytes(int64_t rows, int64_t k) {
@@ -89,16 +92,56 @@ INFERC_INLINE void matmul_direct(const MatmulJob &job, const MatmulScratch &s, i
     }
 }
 
+INFERC_INLINE int64_t row_tile_bytes(int rows, int64_t k) {
+    return round_up(prepared_bytes(rows, k), 64);
+}
+
+// Rows [row, row + valid) prepared as tiles of R; their number.
+template <class W, class Math, int R>
+INFERC_INLINE int64_t prepare_row_tiles(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                                        int64_t valid) {
+    const int64_t row_tiles = ceil_div(valid, R);
+    for (int64_t i = 0; i < row_tiles; i++)
+        prepare_rows<W, Math>(s.rows + i * row_tile_bytes(R, job.k),
+                              job.x + (row + i * R) * job.x_stride, job.x_stride,
+                              min_of(R, valid - i * R), R, job.k, job.x_k);
+    return row_tiles;
+}
+
+// Rows [row, row + valid) as tiles of R that decode for themselves: as many of them at once as stay
+// in the first-level cache, over weights that stay in the second.
+template <class W, class Math, int R, class Emit>
+INFERC_INLINE void matmul_often(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                                int64_t valid, const Emit &emit) {
+    const int64_t stride = tile_bytes<W>(job.k), end = job.tiles.end;
+    const int64_t row_tiles = prepare_row_tiles<W, Math, R>(job, s, row, valid);
+    const int64_t near = max_of(1, kNearRowBytes / (4 * R * units_of<Math>(job.k)));
+    const int64_t block = kChunkTiles * max_of(1, kNearWeightBytes / (kChunkTiles * stride));
+    const auto run = [&](int64_t first, int64_t tile) {
+        const int64_t count = min_of(kChunkTiles, end - tile);
+        const int64_t behind = min_of(first + near, row_tiles);
+        for (int64_t t = 0; t < count; t++)
+            for (int64_t i = first; i < behind; i++)
+                direct_kernel<W, Math, R, 1>(
+                    panel_at<W, Math>(s.rows + i * row_tile_bytes(R, job.k), R, job.k, 0),
+                    job.w + (tile + t) * stride, stride, job.k,
+                    s.out + ((i - first) * R * kChunkTiles + t) * 16);
+        emit(row + first * R, min_of(valid, behind * R) - first * R, tile, int(count), s.out,
+             kChunkTiles * 16);
+    };
+    for (int64_t begin = job.tiles.begin; begin < end; begin += block)
+        for (int64_t first = 0; first < row_tiles; first += near)
+            for (int64_t tile = begin; tile < min_of(begin + block, end); tile += kChunkTiles)
+                run(first, tile);
+}
+
 // Rows [row, row + valid) as tiles of R over decoded panels.
 template <class W, class Math, int R, class Emit>
 INFERC_INLINE void matmul_panels(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                  int64_t valid, const Emit &emit) {
     constexpr int C = kTileColumns;
-    const int64_t blob = round_up(prepared_bytes(R, job.k), 64), stride = tile_bytes<W>(job.k);
-    const int64_t row_tiles = ceil_div(valid, R);
-    for (int64_t i = 0; i < row_tiles; i++)
-        prepare_rows<W, Math>(s.rows + i * blob, job.x + (row + i * R) * job.x_stride, job.x_stride,
-                              min_of(R, valid - i * R), R, job.k, job.x_k);
+    const int64_t blob = row_tile_bytes(R, job.k), stride = tile_bytes<W>(job.k);
+    const int64_t row_tiles = prepare_row_tiles<W, Math, R>(job, s, row, valid);
     for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kPairTiles) {
         int count = int(min_of(kPairTiles, job.tiles.end - tile));
         memset(s.out, 0, size_t(row_tiles * R * kPairTiles) * 64);
@@ -125,18 +168,27 @@ INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int6
     if constexpr (kDirectRows > 4) matmul_direct<W, Math, 8>(job, s, row, valid, emit);
 }
 
+template <class W, class Math, int R, class Emit>
+INFERC_INLINE void matmul_tiles(const MatmulJob &job, const MatmulScratch &s, int64_t row,
+                                int64_t valid, const Emit &emit) {
+    if constexpr (decodes_often<Math>())
+        matmul_often<W, Math, R>(job, s, row, valid, emit);
+    else
+        matmul_panels<W, Math, R>(job, s, row, valid, emit);
+}
+
 template <class W, class Math, class Emit>
 INFERC_INLINE void matmul_many(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                int64_t valid, int tile_rows, const Emit &emit) {
     static_assert(kTileRows <= 14 && kTileRows % 2 == 0, "the cases below");
     constexpr int R = tile_rows_most<Math>(), kLeast = tile_rows_least<Math>();
-    if (tile_rows == R) return matmul_panels<W, Math, R>(job, s, row, valid, emit);
+    if (tile_rows == R) return matmul_tiles<W, Math, R>(job, s, row, valid, emit);
     if constexpr (R - 2 >= kLeast)
-        if (tile_rows == R - 2) return matmul_panels<W, Math, R - 2>(job, s, row, valid, emit);
+        if (tile_rows == R - 2) return matmul_tiles<W, Math, R - 2>(job, s, row, valid, emit);
     if constexpr (R - 4 >= kLeast)
-        if (tile_rows == R - 4) return matmul_panels<W, Math, R - 4>(job, s, row, valid, emit);
+        if (tile_rows == R - 4) return matmul_tiles<W, Math, R - 4>(job, s, row, valid, emit);
     if constexpr (R - 6 >= kLeast)
-        if (tile_rows == R - 6) return matmul_panels<W, Math, R - 6>(job, s, row, valid, emit);
+        if (tile_rows == R - 6) return matmul_tiles<W, Math, R - 6>(job, s, row, valid, emit);
 }
 
 // `units` column units of kUnit tiles each; emit(row, rows, tile, tiles, values, row stride of

@@ -57,91 +57,75 @@ INFERC_NOINLINE void decode_tile(const uint8_t *tile, int64_t k, int c, WeightPa
         decode_tile_dense<W, Math>(tile, k, c, panel);
 }
 
-template <class Op, int R>
-INFERC_INLINE void panel_units(typename Op::Acc (&acc)[R][kTileColumns], const uint8_t *w,
+// Integers fully unrolled, as their sums want; floats four times, for the sake of the size.
+template <class W, class Math, int R>
+INFERC_INLINE void panel_group(Sums<W, Math, R, kTileColumns> &sums, const uint8_t *w,
                                const uint8_t *units, int64_t count) {
+    typedef Operand<W, Math> Op;
     constexpr int C = kTileColumns;
-    for (int64_t u = 0; u < count; u++, w += 64 * C, units += 4 * R) {
-        typename Op::Vector v[C];
-        INFERC_EACH(c, C) load_vector(w + 64 * c, &v[c]);
-        INFERC_EACH(r, R)
-            INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], v[c], units + 4 * r);
-    }
-}
-
-// A group of integer weights: R * C sums.
-template <class Op, int R, int kUnits>
-INFERC_INLINE void panel_group(typename Op::Acc (&acc)[R][kTileColumns], const uint8_t *w,
-                               const uint8_t *units) {
-    constexpr int C = kTileColumns;
-    INFERC_EACH(u, kUnits) {
+    const auto add = [&](int64_t u) {
         typename Op::Vector v[C];
         INFERC_EACH(c, C) load_vector(w + 64 * (u * C + c), &v[c]);
-        INFERC_EACH(r, R)
-            INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], v[c], units + 4 * (u * R + r));
+        sums.add_all(int(u), v, units + 4 * u * R);
+    };
+    if constexpr (SameType<Math, MathInt8>::value) {
+        INFERC_EACH(u, W::group / 4) add(u);
+    } else {
+        INFERC_UNROLL_4 for (int64_t u = 0; u < count; u++) add(u);
     }
-}
-
-// panel_kernel() with the totals in registers.
-template <class W, class Math, int R>
-INFERC_INLINE void panel_totals(const Panel &a, const WeightPanel *panel, int64_t k, float *total) {
-    typedef Operand<W, Math> Op;
-    constexpr int C = kTileColumns, kUnits = W::group / 4 * Op::vectors;
-    f32x16 sum[R][C];
-    INFERC_EACH(r, R)
-        INFERC_EACH(c, C) sum[r][c] = load(total + 16 * (r * kPairTiles + c));
-    for (int64_t g = 0; g < k / W::group; g++) {
-        typename Op::Acc acc[R][C];
-        INFERC_EACH(r, R)
-            INFERC_EACH(c, C) acc[r][c] = Op::start(a, g * R + r);
-        panel_group<Op, R, kUnits>(acc, panel->vectors + g * kUnits * C * 64,
-                                   a.units + g * kUnits * R * 4);
-        INFERC_EACH(c, C) {
-            f32x16 scale = load(panel->scale + 16 * (g * C + c));
-            f32x16 minimum = load(panel->minimum + 16 * (g * C + c));
-            INFERC_EACH(r, R)
-                sum[r][c] = finish_group<W, Math>(sum[r][c], scale, &minimum, acc[r][c], a,
-                                                  g * W::group / 32 * R + r, g * R + r);
-        }
-    }
-    INFERC_EACH(r, R)
-        INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), sum[r][c]);
 }
 
 // total[R][kPairTiles * 16] (columns 0 .. 16C - 1) += rows of `a` (positioned at the panel's first
 // k) times the panel.
 template <class W, class Math, int R>
+INFERC_INLINE void panel_dense(const Panel &a, const WeightPanel *panel, int64_t k, float *total) {
+    constexpr int C = kTileColumns;
+    Sums<W, Math, R, C> sums;
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) sums.acc[r][c] = load(total + 16 * (r * kPairTiles + c));
+    panel_group(sums, panel->vectors, a.units, ceil_div(k, 2) * Operand<W, Math>::vectors);
+    INFERC_EACH(r, R)
+        INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), sums.acc[r][c]);
+}
+
+template <class W, class Math, int R>
+INFERC_INLINE void panel_blocks(const Panel &a, const WeightPanel *panel, int64_t k, float *total) {
+    constexpr int C = kTileColumns, kUnits = W::group / 4 * Operand<W, Math>::vectors;
+    f32x16 kept[R][C];
+    const auto load_totals = [&] {
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) kept[r][c] = load(total + 16 * (r * kPairTiles + c));
+    };
+    const auto store_totals = [&] {
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), kept[r][c]);
+    };
+    if (totals_stay<Math>()) load_totals();
+    for (int64_t g = 0; g < k / W::group; g++) {
+        Sums<W, Math, R, C> sums;
+        sums.start(a, g * R);
+        panel_group(sums, panel->vectors + g * kUnits * C * 64, a.units + g * kUnits * R * 4,
+                    kUnits);
+        if (!totals_stay<Math>()) load_totals();
+        INFERC_EACH(c, C) {
+            f32x16 scale = load(panel->scale + 16 * (g * C + c));
+            f32x16 minimum = load(panel->minimum + 16 * (g * C + c));
+            INFERC_EACH(r, R)
+                kept[r][c] = finish_group<W, Math>(kept[r][c], scale, &minimum, sums.acc[r][c], a,
+                                                   g * W::group / 32 * R + r, g * R + r);
+        }
+        if (!totals_stay<Math>()) store_totals();
+    }
+    if (totals_stay<Math>()) store_totals();
+}
+
+template <class W, class Math, int R>
 INFERC_NOINLINE void panel_kernel(const Panel &a, const WeightPanel *panel, int64_t k,
                                   float *total) {
-    typedef Operand<W, Math> Op;
-    constexpr int C = kTileColumns;
-    typename Op::Acc acc[R][C];
-    if constexpr (!W::blocks) {
-        INFERC_EACH(r, R)
-            INFERC_EACH(c, C) acc[r][c] = load(total + 16 * (r * kPairTiles + c));
-        panel_units<Op, R>(acc, panel->vectors, a.units, ceil_div(k, 2) * Op::vectors);
-        INFERC_EACH(r, R)
-            INFERC_EACH(c, C) store(total + 16 * (r * kPairTiles + c), acc[r][c]);
-    } else if constexpr (totals_stay<Math>()) {
-        panel_totals<W, Math, R>(a, panel, k, total);
-    } else {
-        constexpr int64_t kUnits = W::group / 4 * Op::vectors;
-        for (int64_t g = 0; g < k / W::group; g++) {
-            INFERC_EACH(r, R)
-                INFERC_EACH(c, C) acc[r][c] = Op::start(a, g * R + r);
-            panel_units<Op, R>(acc, panel->vectors + g * kUnits * C * 64,
-                               a.units + g * kUnits * R * 4, kUnits);
-            INFERC_EACH(c, C) {
-                f32x16 scale = load(panel->scale + 16 * (g * C + c));
-                f32x16 minimum = load(panel->minimum + 16 * (g * C + c));
-                INFERC_EACH(r, R) {
-                    float *at = total + 16 * (r * kPairTiles + c);
-                    store(at, finish_group<W, Math>(load(at), scale, &minimum, acc[r][c], a,
-                                                    g * W::group / 32 * R + r, g * R + r));
-                }
-            }
-        }
-    }
+    if constexpr (W::blocks)
+        panel_blocks<W, Math, R>(a, panel, k, total);
+    else
+        panel_dense<W, Math, R>(a, panel, k, total);
 }
 
 }  // namespace INFERC_ISA

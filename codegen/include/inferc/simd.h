@@ -14,8 +14,10 @@
 #define INFERC_NOINLINE inline __attribute__((noinline))
 #if defined(__clang__)
 #define INFERC_UNROLL _Pragma("clang loop unroll(full)")
+#define INFERC_UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define INFERC_UNROLL _Pragma("GCC unroll 16")
+#define INFERC_UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 // A loop with a constant count, unrolled so that arrays of vectors live in registers.
 #define INFERC_EACH(i, count) INFERC_UNROLL for (int i = 0; i < (count); i++)

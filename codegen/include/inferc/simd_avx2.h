@@ -162,28 +162,31 @@ INFERC_INLINE float reduce_max(f32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
 }
 
-template <bool kSevenBits>
-INFERC_INLINE __m256i dot_bytes_half(__m256i acc, __m256i w, __m256i x) {
 #if defined(__AVXVNNI__)
-    return _mm256_dpbusd_avx_epi32(acc, w, x);
-#else
-    const __m256i ones = _mm256_set1_epi16(1);
-    if (kSevenBits)
-        return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones));
-    // 255 * 127 * 2 does not fit 16 bits: the top bit of w goes apart.
-    const __m256i low = _mm256_set1_epi8(0x7f);
-    __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(w, low), x);
-    __m256i b = _mm256_maddubs_epi16(_mm256_andnot_si256(low, w), x);
-    __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
-    return _mm256_add_epi32(acc, sum);
-#endif
-}
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
 INFERC_INLINE i32x16 dot_bytes(i32x16 acc, i32x16 w, i32x16 x) {
-    return {dot_bytes_half<kSevenBits>(acc.lo, w.lo, x.lo),
-            dot_bytes_half<kSevenBits>(acc.hi, w.hi, x.hi)};
+    return {_mm256_dpbusd_avx_epi32(acc.lo, w.lo, x.lo),
+            _mm256_dpbusd_avx_epi32(acc.hi, w.hi, x.hi)};
 }
+#else
+#define INFERC_SHORT_SUMS 1
+// Sums of two neighbouring products of bytes of `w` and signed bytes of `x`, none of them -128:
+// 16 bits each, which must hold them. Signed `w` may be anything.
+INFERC_BOTH(i32x16, unsigned_products, (i32x16 w, i32x16 x), _mm256_maddubs_epi16(w.lo, x.lo),
+            _mm256_maddubs_epi16(w.hi, x.hi))
+INFERC_BOTH(i32x16, signed_products, (i32x16 w, i32x16 x),
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w.lo), _mm256_sign_epi8(x.lo, w.lo)),
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(x.hi, w.hi)))
+INFERC_BOTH(i32x16, add_shorts, (i32x16 a, i32x16 b), _mm256_add_epi16(a.lo, b.lo),
+            _mm256_add_epi16(a.hi, b.hi))
+// Sums of integers stay chains: GCC makes them trees otherwise, whose leaves need more registers
+// than there are.
+INFERC_INLINE void keep_chain(i32x16 *a) { asm("" : "+x"(a->lo), "+x"(a->hi)); }
+// The two numbers of 16 bits in each lane, added.
+INFERC_BOTH(i32x16, pairs_of_shorts, (i32x16 a), _mm256_madd_epi16(a.lo, _mm256_set1_epi16(1)),
+            _mm256_madd_epi16(a.hi, _mm256_set1_epi16(1)))
+#endif
 
 #undef INFERC_BOTH
 

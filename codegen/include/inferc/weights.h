@@ -6,7 +6,8 @@
 // Block readers (weights_legacy.h, weights_k.h, weights_groups.h): a tile is a run of records of
 // `block` k each; a record holds block/group groups, each with one scale (and one minimum) a row.
 // `integers`: its integers come as quads: one int32 lane holds the bytes of 4 consecutive k of one
-// row. value = scale * integer + minimum. `values`: it gives floats, 4 vectors for 4 consecutive k.
+// row; `most` is the largest of unsigned ones that have seven bits. value = scale * integer +
+// minimum. `values`: it gives floats, 4 vectors for 4 consecutive k.
 // value = scale * values_factor * float.
 //
 // Readers are written over a loader: AllLanes gives vectors, OneLane the same for a single row,

@@ -109,7 +109,7 @@ struct Codes4 {
     static constexpr bool integers = true, values = kTablesAreFast;
     static constexpr float values_factor = 1.0f;
     static constexpr bool stored_signed = false, seven_bits = true;
-    static constexpr int offset = 0, zero_offset = 0;
+    static constexpr int offset = 0, zero_offset = 0, most = 15;
     static constexpr int64_t group_bytes = 256;
     INFERC_ALIGNED(64)
     static constexpr float of[16] = {0, 1, 2,  3,  4,  5,  6,  7,
@@ -144,7 +144,7 @@ struct E2M1Codes {
     static constexpr bool integers = true, values = kTablesAreFast;
     static constexpr float values_factor = 1.0f;
     static constexpr bool stored_signed = false, seven_bits = true;
-    static constexpr int offset = 12, zero_offset = 0;
+    static constexpr int offset = 12, zero_offset = 0, most = 24;
     static constexpr int64_t group_bytes = 256;
     INFERC_ALIGNED(16)
     static constexpr uint8_t raised[16] = {12, 13, 14, 15, 16, 18, 20, 24,

@@ -41,7 +41,7 @@ struct KNibble {
     static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 32;
     static constexpr bool has_min = true, stored_signed = false, seven_bits = true;
-    static constexpr int offset = 0;
+    static constexpr int offset = 0, most = kFifth ? 31 : 15;
     static constexpr int64_t group_bytes = kFifth ? 320 : 256;
     static constexpr int64_t record_bytes = 256 + 8 * group_bytes;
 
@@ -67,7 +67,7 @@ struct Q2_K {
     static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = true, stored_signed = false, seven_bits = true;
-    static constexpr int offset = 0;
+    static constexpr int offset = 0, most = 3;
     static constexpr int64_t record_bytes = 64 + 4 * 64 + 16 * 64;
 
     template <class Lanes>
@@ -94,7 +94,7 @@ struct Q3_K {
     static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = false, stored_signed = false, seven_bits = true;
-    static constexpr int offset = 4;
+    static constexpr int offset = 4, most = 7;
     static constexpr int64_t low_at = 32 + 3 * 64, high_at = low_at + 16 * 64;
     static constexpr int64_t record_bytes = high_at + 8 * 64;
 
@@ -126,7 +126,7 @@ struct Q6_K {
     static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 256, group = 16;
     static constexpr bool has_min = false, stored_signed = false, seven_bits = true;
-    static constexpr int offset = 32;
+    static constexpr int offset = 32, most = 63;
     static constexpr int64_t quants_at = 32 + 4 * 64;
     static constexpr int64_t record_bytes = quants_at + 16 * 192;
 

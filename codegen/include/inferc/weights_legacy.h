@@ -34,7 +34,7 @@ struct Legacy4 {
     static constexpr bool blocks = true, integers = true, values = false;
     static constexpr int block = 32, group = 32;
     static constexpr bool has_min = kMin, stored_signed = false, seven_bits = true;
-    static constexpr int offset = kMin ? 0 : (kFifth ? 16 : 8);
+    static constexpr int offset = kMin ? 0 : (kFifth ? 16 : 8), most = kFifth ? 31 : 15;
     static constexpr int64_t bits_at = kMin ? 64 : 32;
     static constexpr int64_t quants_at = bits_at + (kFifth ? 64 : 0);
     static constexpr int64_t record_bytes = quants_at + 256;

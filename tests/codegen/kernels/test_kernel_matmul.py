@@ -164,6 +164,32 @@ def test_zero_activations_give_zero(isa):
     assert (run(isa, "q8_0", "int8", np.zeros((2, 64), np.float32), packed, 16) == 0).all()
 
 
+# Bytes of a stored block that hold its codes, and what makes them as far from zero as they get.
+FARTHEST = {
+    "q4_1": (20, slice(4, None), 0xFF), "q5_0": (22, slice(2, None), 0xFF),
+    "q8_0": (34, slice(2, None), 0x80), "q3_k": (110, slice(0, 96), 0xFF),
+    "q6_k": (210, slice(0, 192), 0xFF), "mxfp4": (17, slice(1, None), 0x77),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("fmt", FARTHEST)
+def test_largest_integers_fit_their_sums(isa, fmt):
+    """All codes and all activations as large as they get, of one sign or of both."""
+    rng = np.random.default_rng(13)
+    n, k = 21, k_of(fmt, 2)
+    stored = random_rows(fmt, n, k, rng)
+    size, codes, fill = FARTHEST[fmt]
+    stored.reshape(n, -1, size)[..., codes] = fill
+    signs = np.stack([np.ones(k), -np.ones(k), np.where(np.arange(k) % 3, 1, -1)])
+    x = np.tile(signs, (3, 1)).astype(np.float32)
+    want, scale = reference(fmt, "f32", x, decode(fmt, stored))
+    packed = packing.pack(fmt, stored)
+    for rows in (1, 3, 9):
+        got = run(isa, fmt, "int8", x[:rows], packed, n)
+        assert (np.abs(got - want[:rows]) <= 2e-6 * scale[:rows]).all()
+
+
 def test_scratch_formula_agrees_with_the_header():
     lib = library("portable")
     lib.scratch_bytes.restype = ctypes.c_int64

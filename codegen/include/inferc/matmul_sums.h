@@ -1,0 +1,198 @@
+// How the kernels of matmul*.h decode weights, multiply and sum, by arithmetic.
+#pragma once
+
+#include "activations.h"
+#include "weights_groups.h"
+#include "weights_k.h"
+
+namespace inferc {
+inline namespace INFERC_ISA {
+
+template <class W>
+constexpr bool gives_values() {
+    if constexpr (W::blocks)
+        return W::values;
+    else
+        return false;
+}
+
+// Weights of blocks over what decode gives: an integer in the top byte converts to 2^24 times its
+// value, exactly; the scale takes it back.
+template <class W>
+constexpr float decoded_factor() {
+    if constexpr (gives_values<W>())
+        return W::values_factor;
+    else
+        return 0x1p-24f;
+}
+
+// A run is what is decoded at once: two k of dense weights, a quad of block weights.
+// `vectors` of a run meet as many 4-byte activation units.
+template <class W, class Math>
+struct Operand {
+    typedef f32x16 Vector;
+    typedef f32x16 Acc;
+    static constexpr int vectors = W::blocks ? 4 : 2;
+
+    static constexpr float scale_factor = decoded_factor<W>();
+
+    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+        if constexpr (gives_values<W>()) {
+            W::quad_values(AllLanes{}, at, group, v, out);
+        } else if constexpr (W::blocks) {
+            i32x16 q = signed_quad<W>(AllLanes{}, at, group, v);
+            out[0] = to_f32(byte_to_top<0>(q));
+            out[1] = to_f32(byte_to_top<1>(q));
+            out[2] = to_f32(byte_to_top<2>(q));
+            out[3] = to_f32(byte_to_top<3>(q));
+        } else if constexpr (SameType<Math, MathBf16>::value) {
+            W::pair(at, out + 1, out);  // odd k first, as the instruction does it
+        } else {
+            W::pair(at, out, out + 1);
+        }
+    }
+    static INFERC_INLINE Acc start(const Panel &, int64_t) { return zero(); }
+    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
+        return fma(splat(load_scalar<float>(unit)), w, acc);
+    }
+    static INFERC_INLINE f32x16 fold(f32x16 total, f32x16 scale, Acc acc, const Panel &, int64_t) {
+        return fma(scale, acc, total);
+    }
+};
+
+#if defined(INFERC_DPBF16)
+template <>
+struct Operand<BF16, MathBf16> {
+    typedef i32x16 Vector;
+    typedef f32x16 Acc;
+    static constexpr int vectors = 1;
+    static INFERC_INLINE void decode(const uint8_t *at, int, int, Vector *out) {
+        *out = load_i(at);
+    }
+    static INFERC_INLINE Acc start(const Panel &, int64_t) { return zero(); }
+    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
+        return dot_bf16(acc, w, splat_i(load_scalar<int32_t>(unit)));
+    }
+};
+#endif
+
+#if defined(INFERC_SHORT_SUMS)
+constexpr bool kShortSums = true;
+#else
+constexpr bool kShortSums = false;
+#endif
+
+template <class W>
+struct Operand<W, MathInt8> {
+    typedef i32x16 Vector;
+    typedef i32x16 Acc;
+    static constexpr int vectors = 1;
+    static constexpr float scale_factor = 1.0f;
+    // Eight bits stay signed where products are summed by pairs.
+    static constexpr bool is_signed = kShortSums && !W::seven_bits;
+
+    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+        if constexpr (is_signed)
+            *out = signed_quad<W>(AllLanes{}, at, group, v);
+        else
+            *out = unsigned_quad<W>(AllLanes{}, at, group, v);
+    }
+    // The offset of unsigned weights times the sum of x is taken off in advance.
+    static INFERC_INLINE Acc start(const Panel &a, int64_t at) {
+        return splat_i(W::offset == 0 || is_signed ? 0 : -W::offset * a.isum[at]);
+    }
+#if !defined(INFERC_SHORT_SUMS)
+    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
+        return dot_bytes<W::seven_bits>(acc, w, splat_i(load_scalar<int32_t>(unit)));
+    }
+#endif
+    static INFERC_INLINE f32x16 fold(f32x16 total, f32x16 scale, Acc acc, const Panel &a,
+                                     int64_t at) {
+        return fma(scale * splat(a.scale[at]), to_f32(acc), total);
+    }
+};
+
+template <class W, class Math>
+INFERC_INLINE f32x16 finish_group(f32x16 total, f32x16 scale, const f32x16 *minimum,
+                                  typename Operand<W, Math>::Acc acc, const Panel &a,
+                                  int64_t scale_at, int64_t sum_at) {
+    total = Operand<W, Math>::fold(total, scale, acc, a, scale_at);
+    if constexpr (W::has_min) total = fma(*minimum, splat(a.sum[sum_at]), total);
+    return total;
+}
+
+// The sums of R rows by C tiles over a group, or over all k of dense weights. Unit by unit, a unit
+// being one vector of each tile times R activation units.
+template <class W, class Math, int R, int C>
+struct Sums {
+    typedef Operand<W, Math> Op;
+    typename Op::Acc acc[R][C];
+
+    INFERC_INLINE void start(const Panel &a, int64_t at) {
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::start(a, at + r);
+    }
+    INFERC_INLINE void add(int, int c, typename Op::Vector w, const uint8_t *unit) {
+        INFERC_EACH(r, R) acc[r][c] = Op::multiply(acc[r][c], w, unit + 4 * r);
+    }
+    // The same for all tiles.
+    INFERC_INLINE void add_all(int, const typename Op::Vector *w, const uint8_t *unit) {
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::multiply(acc[r][c], w[c], unit + 4 * r);
+    }
+};
+
+#if defined(INFERC_SHORT_SUMS)
+template <class W>
+constexpr int units_in_16_bits() {
+    if constexpr (W::seven_bits)
+        return 32767 / (2 * 127 * W::most);
+    else
+        return 1;
+}
+
+// Products of bytes are summed in 16 bits for as many units as surely fit. `u` counts the units of
+// the group, and must be a constant when all is inlined.
+template <class W, int R, int C>
+struct Sums<W, MathInt8, R, C> {
+    typedef Operand<W, MathInt8> Op;
+    static constexpr int kRun = units_in_16_bits<W>();
+    static constexpr int kUnits = W::group / 4;
+    i32x16 acc[R][C], run[R][C];
+
+    INFERC_INLINE void start(const Panel &a, int64_t at) {
+        INFERC_EACH(r, R)
+            INFERC_EACH(c, C) acc[r][c] = Op::start(a, at + r);
+    }
+    INFERC_INLINE void add_to(i32x16 *sum, i32x16 *part, int u, i32x16 w, i32x16 x) {
+        i32x16 product;
+        if constexpr (Op::is_signed)
+            product = signed_products(w, x);
+        else
+            product = unsigned_products(w, x);
+        *part = u % kRun == 0 ? product : add_shorts(*part, product);
+        keep_chain(part);
+        if (u % kRun != kRun - 1 && u != kUnits - 1) return;
+        *sum = *sum + pairs_of_shorts(*part);
+        keep_chain(sum);
+    }
+    INFERC_INLINE void add(int u, int c, i32x16 w, const uint8_t *unit) {
+        INFERC_EACH(r, R)
+            add_to(&acc[r][c], &run[r][c], u, w, splat_i(load_scalar<int32_t>(unit + 4 * r)));
+    }
+    INFERC_INLINE void add_all(int u, const i32x16 *w, const uint8_t *unit) {
+        INFERC_EACH(r, R) {
+            const i32x16 x = splat_i(load_scalar<int32_t>(unit + 4 * r));
+            INFERC_EACH(c, C) add_to(&acc[r][c], &run[r][c], u, w[c], x);
+        }
+    }
+};
+#endif
+
+INFERC_INLINE void store_vector(uint8_t *p, f32x16 v) { store((float *)p, v); }
+INFERC_INLINE void store_vector(uint8_t *p, i32x16 v) { store_i(p, v); }
+INFERC_INLINE void load_vector(const uint8_t *p, f32x16 *v) { *v = load((const float *)p); }
+INFERC_INLINE void load_vector(const uint8_t *p, i32x16 *v) { *v = load_i(p); }
+
+}  // namespace INFERC_ISA
+}  // namespace inferc

@@ -9,7 +9,7 @@ class PoolChoice:
 
     Attributes:
         spin_us: how long a worker waits busily before it sleeps.
-        pinned: whether each worker but the caller stays on a processor of its own.
+        pinned: whether each worker stays on a processor of its own, the caller during a step.
     """
 
     spin_us: int | None = None

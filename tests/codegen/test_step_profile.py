@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterator
 
@@ -24,6 +25,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiled]:
     made = Compiled(module, random_params(module), folder, PAGES, threads=WORKERS)
     yield made
     made.close()
+
+
+def processors() -> set[int]:
+    """Those that this thread may use; where that cannot be asked nothing is ever pinned."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def calls_of(compiled: Compiled, phase: str) -> int:
@@ -75,8 +81,10 @@ def test_options_of_the_pool_change_no_bit(compiled: Compiled, spin_us: int, pin
     make = compiled.library.inferc_pool_create_with
     make.restype = ctypes.c_void_p
     compiled.pool = ctypes.c_void_p(make(ctypes.byref(options)))
+    allowed = processors()
     try:
         np.testing.assert_array_equal(compiled.step("prefill", step), plain)
+        assert processors() == allowed  # pinned for the step only
     finally:
         compiled.close()
         compiled.pool = usual

@@ -42,6 +42,9 @@ struct Pool {
     void *arg;
     int started;
     pthread_t *threads;
+#if defined(__linux__)
+    cpu_set_t allowed;  // processors of whoever made the pool
+#endif
     struct Start {
         Pool *pool;
         int worker;
@@ -139,17 +142,17 @@ inline void pool_advance(Pool *pool) {
 
 inline int pool_workers(const Pool *pool) { return pool->workers; }
 
-// Keeps the calling thread on the allowed processor number `worker`. Best effort: where it cannot
-// be had the thread stays free.
-inline void pool_pin(int worker) {
+// Keeps the calling thread on the processor of `worker`. Best effort: where it cannot be had the
+// thread stays free.
+inline void pool_pin(const Pool *pool, int worker) {
 #if defined(__linux__)
-    cpu_set_t allowed, one;
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+    cpu_set_t one;
     CPU_ZERO(&one);
     for (int cpu = 0, index = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed) && index++ == worker) CPU_SET(cpu, &one);
+        if (CPU_ISSET(cpu, &pool->allowed) && index++ == worker) CPU_SET(cpu, &one);
     if (CPU_COUNT(&one) == 1) (void)sched_setaffinity(0, sizeof(one), &one);
 #else
+    (void)pool;
     (void)worker;
 #endif
 }
@@ -157,7 +160,7 @@ inline void pool_pin(int worker) {
 inline void *pool_thread(void *start) {
     Pool *pool = ((Pool::Start *)start)->pool;
     int worker = ((Pool::Start *)start)->worker;
-    if (pool->pinned) pool_pin(worker);
+    if (pool->pinned) pool_pin(pool, worker);
     for (uint64_t job = 1;; job++) {
         pool_wait(pool, &pool->job, job);
         if (pool->stop) return nullptr;
@@ -171,9 +174,19 @@ inline void *pool_thread(void *start) {
 inline void pool_run(Pool *pool, void (*fn)(void *arg, int worker, int workers), void *arg) {
     pool->fn = fn;
     pool->arg = arg;
+#if defined(__linux__)
+    // The caller's thread is not ours: it is pinned for this run only, for threads that it starts
+    // later would inherit its processor.
+    cpu_set_t before;
+    const bool pin = pool->pinned && sched_getaffinity(0, sizeof(before), &before) == 0;
+    if (pin) pool_pin(pool, 0);
+#endif
     pool_advance(pool);
     fn(arg, 0, pool->workers);
     pool_barrier(pool);
+#if defined(__linux__)
+    if (pin) (void)sched_setaffinity(0, sizeof(before), &before);
+#endif
 }
 
 // How many processors this process may use.
@@ -185,8 +198,8 @@ inline int pool_processors() {
     return int(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-// How many workers, how long each waits busily, and whether each but the caller of pool_run()
-// stays on one processor.
+// How many workers, how long each waits busily, and whether each stays on a processor of its own
+// (the caller of pool_run() while it runs).
 struct PoolOptions {
     int threads, spin_us, pinned;
 };
@@ -223,6 +236,9 @@ inline Pool *pool_create(const PoolOptions &options) {
     pool->gate = threads <= 4 ? &pool->arrived : &pool->passed;
     pool->spin_ns = int64_t(options.spin_us) * 1000;
     pool->pinned = options.pinned && threads <= pool_processors();
+#if defined(__linux__)
+    if (sched_getaffinity(0, sizeof(pool->allowed), &pool->allowed) != 0) pool->pinned = 0;
+#endif
 #if !defined(__linux__)
     pthread_mutex_init(&pool->mutex, nullptr);
     pthread_cond_init(&pool->changed, nullptr);

@@ -57,7 +57,7 @@ enum {
 typedef struct inferc_pool_options {
     int32_t threads; /* workers; the caller of a step is one of them */
     int32_t spin_us; /* how long a worker waits busily before it sleeps */
-    int32_t pinned;  /* 1: each worker but the caller stays on an allowed processor of its own */
+    int32_t pinned;  /* 1: each worker stays on a processor of its own, the caller during a step */
 } inferc_pool_options;
 
 /* Persistent workers (the caller is one of them) and their scratch memory; NULL on failure. */

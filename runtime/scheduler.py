@@ -90,9 +90,12 @@ class Scheduler:
         """Choose the rows of the next step and give them pages."""
         displaced = self._make_room_for_urgent()
         starved: list[SequenceId] = []
-        entries = self._continue_running(starved)
+        prompt_rows = self._prompt_rows()
+        entries = self._continue_running(prompt_rows, starved)
         if not starved:
-            entries += self._admit(self.config.step_tokens - sum(e.length for e in entries))
+            prompt_rows -= sum(e.length for e in entries if e.length > 1)
+            rows = self.config.step_tokens - sum(e.length for e in entries)
+            entries += self._admit(min(rows, max(0, prompt_rows)))
         self.stats.steps += 1
         preempted = (*displaced, *starved)
         self.stats.preemptions += len(preempted)
@@ -120,19 +123,32 @@ class Scheduler:
 
     # -- running sequences ------------------------------------------------------------------
 
-    def _continue_running(self, preempted: list[SequenceId]) -> list[PlannedSequence]:
+    def _prompt_rows(self) -> int:
+        """Rows that prompts may take in this step: fewer when running answers wait for it."""
+        limit = self.config.mixed_prompt_tokens
+        if limit is None or all(sequence.remaining_tokens > 1 for sequence in self._running):
+            return self.config.step_tokens
+        return limit
+
+    def _continue_running(
+        self, prompt_rows: int, preempted: list[SequenceId]
+    ) -> list[PlannedSequence]:
         """Rows for sequences that have pages. Victims come from the end, which is planned last."""
         entries: list[PlannedSequence] = []
         rows_left = self.config.step_tokens
         position = 0
         while position < len(self._running):
             sequence = self._running[position]
-            later = 0 if sequence.remaining_tokens == 1 else self._decodes_after(position)
-            length = self._chunk(sequence, rows_left - later)
+            is_prompt = sequence.remaining_tokens > 1
+            rows = rows_left
+            if is_prompt:
+                rows = min(rows_left - self._decodes_after(position), prompt_rows)
+            length = self._chunk(sequence, rows)
             length = self._reserve(sequence, length, preempted)
             if length > 0:
                 entries.append(_planned(sequence, length))
                 rows_left -= length
+                prompt_rows -= length if is_prompt else 0
             position += 1
         return entries
 

@@ -17,6 +17,9 @@ class SchedulerConfig:
     prefix_cache: bool = True
     prefix_cache_off: str | None = None
     """Why the prefix cache is off although it was not forbidden; shown with the counts."""
+    mixed_prompt_tokens: int | None = None
+    """Most prompt tokens of all sequences in a step in which others decode: how long a running
+    answer may wait for its next token. None: no limit but `step_tokens`."""
 
     @property
     def running_limit(self) -> int:

@@ -67,6 +67,7 @@ def random_workload(seed: int) -> Workload:
         context_tokens=rng.randint(4, 40),
         chunk_tokens=rng.choice((None, None, 1, 3)),
         prefix_cache=rng.random() < 0.8 and not states,
+        mixed_prompt_tokens=random.Random(f"mixed {seed}").choice((None, None, 1, 2, 5)),
     )
     capacity = min(config.context_tokens, total_blocks * page_tokens)
     stems = [[rng.randrange(TOKENS) for _ in range(capacity)] for _ in range(2)]

@@ -62,6 +62,7 @@ def test_results_do_not_depend_on_the_batch(options: dict[str, object]) -> None:
         {"blocks": 15},
         {"blocks": 15, "prefix_cache": False},
         {"chunk_tokens": 3},
+        {"mixed_prompt_tokens": 2},
         {"step_tokens": 1},
         {"page_tokens": 1, "blocks": 60},
     ]
@@ -299,3 +300,24 @@ def test_a_long_prompt_does_not_hold_up_decoding() -> None:
     engine.add_request("b" * 80, max_tokens=2)
     tokens = Counter(event.request for _ in range(6) for event in engine.step())
     assert tokens[quick] == 6
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 15), (5, 5)])
+def test_prompts_beside_running_answers_are_cut(limit: int | None, most: int) -> None:
+    """Together they take `mixed_prompt_tokens` rows; alone as many as a step has."""
+    engine = make_engine(mixed_prompt_tokens=limit, prefix_cache=False)
+    plans: list[Plan] = []
+    engine.observe(lambda plan, logits: plans.append(plan))
+    first = engine.add_request([1] * 16, max_tokens=12, ignore_eos=True)
+    engine.step()
+    for token in (2, 3):
+        engine.add_request([token] * 14, max_tokens=1, ignore_eos=True)
+    tokens = Counter(event.request for event in engine.step())
+    while engine.has_work:
+        tokens.update(event.request for event in engine.step() if event.token is not None)
+    assert plans[0].tokens == 16  # nobody waits
+    mixed = [plan.tokens - 1 for plan in plans[1:] if plan.tokens > 1]
+    assert max(mixed) == most
+    assert sum(mixed) == 28
+    assert all(plan.sequences[0].length == 1 for plan in plans[1:])  # the answer never waits
+    assert len(plans) == tokens[first] + 1 == 12

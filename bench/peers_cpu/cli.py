@@ -141,6 +141,7 @@ def _model(home: Home, weights: Weights, peer: Peer) -> Path | str:
 
 def run(home: Home, args: argparse.Namespace) -> None:
     """One session for each model, merged into the results at its end."""
+    read_rows(args.results)  # whatever is wrong with the file is to be known before the hours
     probes = machine.Limits(home.folder, args.threads)
     for key in args.models:
         weights = MODELS[key]

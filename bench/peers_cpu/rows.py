@@ -13,6 +13,7 @@ from bench.peers_cpu.catalog import Figure, Weights
 from bench.peers_cpu.machine import Machine
 
 Row = dict[str, Any]
+_KEY = ("figure", "model", "weights", "machine", "threads")
 QUIET = 0.05
 """Share of the machine that others may use in a timing before it counts as disturbed."""
 
@@ -204,10 +205,7 @@ def _round(value: float) -> float:
 
 def row_key(row: Row) -> str:
     """What a row is of; a later row with the same key takes its place."""
-    return json.dumps(
-        [row["figure"], row["model"], row["weights"], row["machine"], row["threads"]],
-        sort_keys=True,
-    )
+    return json.dumps([row[name] for name in _KEY], sort_keys=True)
 
 
 def merge(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
@@ -222,10 +220,12 @@ def merge(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no file yet."""
+    """The rows of a file; none if there is no file yet. Raises SystemExit if it holds others."""
     if not path.exists():
         return []
     rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    if any(name not in row for row in rows for name in _KEY):
+        raise SystemExit(f"{path}: expected rows with {', '.join(_KEY)}")
     return rows
 
 

@@ -218,6 +218,13 @@ def test_rows_are_replaced_by_key(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "nothing.json") == []
 
 
+def test_a_file_of_other_rows_is_refused_before_measuring(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('[{"perplexity": 12.7}]')
+    with pytest.raises(SystemExit, match="expected rows with figure"):
+        cli.main(["run", "--home", str(tmp_path), "--results", str(path), "--models", "qwen2-bf16"])
+
+
 # The report
 
 

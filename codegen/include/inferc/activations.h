@@ -91,11 +91,11 @@ INFERC_INLINE float group_sum(const float *x) {
     return reduce_add(s);
 }
 
-// k elements, times `factor`, and zeros up to `units_end`.
+// k elements, times factors[element % 4], and zeros up to `units_end`.
 INFERC_INLINE void prepare_row_f32(uint8_t *units, const float *x, int64_t rows, int64_t k,
-                                   int64_t units_end, float factor) {
+                                   int64_t units_end, const float (&factors)[4]) {
     for (int64_t i = 0; i < k; i++) {
-        float value = factor * x[i];
+        float value = factors[i % 4] * x[i];
         memcpy(units + 4 * rows * i, &value, 4);
     }
     for (int64_t i = k; i < units_end; i++) memset(units + 4 * rows * i, 0, 4);
@@ -158,8 +158,9 @@ INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows,
 }
 
 // Fills `blob` with `rows` rows of x side by side; rows from `valid` on are zero. Rows of x have
-// `x_k` elements, k is that padded as the weights are.
-template <class W, class Math>
+// `x_k` elements, k is that padded as the weights are. kInPlace: for weights that are decoded in
+// place (decodes_in_place()).
+template <class W, class Math, bool kInPlace = false>
 INFERC_INLINE void prepare_rows(uint8_t *blob, const float *x, int64_t stride, int64_t valid,
                                 int64_t rows, int64_t k, int64_t x_k) {
     if (valid < rows) memset(blob, 0, size_t(prepared_bytes(rows, k) - 64));
@@ -170,7 +171,9 @@ INFERC_INLINE void prepare_rows(uint8_t *blob, const float *x, int64_t stride, i
         } else if constexpr (SameType<Math, MathBf16>::value) {
             prepare_row_bf16(blob + 4 * r, x, rows, k);
         } else {
-            prepare_row_f32(blob + 4 * r, x, rows, x_k, units_of<Math>(k), x_factor<W>());
+            constexpr float f = x_factor<W>(), step = kInPlace ? 0x1p8f : 1.0f;
+            constexpr float factors[4] = {f * step * step * step, f * step * step, f * step, f};
+            prepare_row_f32(blob + 4 * r, x, rows, x_k, units_of<Math>(k), factors);
         }
         if constexpr (W::blocks) {
             if constexpr (W::has_min) {

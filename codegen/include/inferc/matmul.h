@@ -73,11 +73,12 @@ INFERC_INLINE void matmul_direct(const MatmulJob &job, const MatmulScratch &s, i
     const float *x = job.x + row * job.x_stride;
     Panel a = panel_at<W, Math>(s.rows, R, job.k, 0);
     constexpr bool kAsIs = R == 1 && SameType<Math, MathF32>::value && x_factor<W>() == 1.0f &&
-                           !(W::blocks && W::has_min);
+                           !(W::blocks && W::has_min) && !decodes_in_place<W, Math>();
     if (kAsIs && job.k % 2 == 0 && job.k == job.x_k)
         a.units = (const uint8_t *)x;
     else
-        prepare_rows<W, Math>(s.rows, x, job.x_stride, valid, R, job.k, job.x_k);
+        prepare_rows<W, Math, decodes_in_place<W, Math>()>(s.rows, x, job.x_stride, valid, R,
+                                                           job.k, job.x_k);
     int64_t stride = tile_bytes<W>(job.k);
     for (int64_t tile = job.tiles.begin; tile < job.tiles.end; tile += kChunkTiles) {
         int count = int(min_of(kChunkTiles, job.tiles.end - tile));

@@ -126,7 +126,10 @@ INFERC_INLINE void direct_group(Sums<W, Math, R, C> &sums, const uint8_t *record
         typename Op::Vector w[kVectors][C];
         INFERC_EACH(c, C) {
             typename Op::Vector decoded[kVectors];
-            Op::decode(record + c * stride, g, v, decoded);
+            if constexpr (decodes_in_place<W, Math>())
+                Op::decode_in_place(record + c * stride, g, v, decoded);
+            else
+                Op::decode(record + c * stride, g, v, decoded);
             INFERC_EACH(i, kVectors) w[i][c] = decoded[i];
             // One row: what is decoded is used up before more is.
             if constexpr (R == 1)

@@ -26,6 +26,18 @@ constexpr float decoded_factor() {
         return 0x1p-24f;
 }
 
+// AVX2: unsigned bytes of a quad need not be moved to the top to be 2^24 times their value as
+// floats: byte i is taken where it stands, 2^8i times its value, and x gets the rest. Products are
+// the same numbers. Masks go to any port, shuffles only to two.
+template <class W, class Math>
+constexpr bool decodes_in_place() {
+#if defined(INFERC_AVX2)
+    if constexpr (W::blocks && SameType<Math, MathF32>::value && !gives_values<W>())
+        return W::seven_bits && W::offset == 0;
+#endif
+    return false;
+}
+
 // A run is what is decoded at once: two k of dense weights, a quad of block weights.
 // `vectors` of a run meet as many 4-byte activation units.
 template <class W, class Math>
@@ -50,6 +62,11 @@ struct Operand {
         } else {
             W::pair(at, out, out + 1);
         }
+    }
+    // The vectors of decode(), byte i times 2^(8i - 24).
+    static INFERC_INLINE void decode_in_place(const uint8_t *at, int group, int v, Vector *out) {
+        i32x16 q = unsigned_quad<W>(AllLanes{}, at, group, v);
+        INFERC_EACH(i, 4) out[i] = to_f32(q & splat_i(0xff << (8 * i)));
     }
     static INFERC_INLINE Acc start(const Panel &, int64_t) { return zero(); }
     static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {

@@ -65,7 +65,9 @@ class SelectKernels(Pass):
         }
         for name in ("compute", "prefill_precision"):
             chosen = getattr(self, name)
-            types, kinds = served.get(chosen, (stored, ""))
+            if chosen not in served:
+                continue
+            types, kinds = served[chosen]
             if not stored & types:
                 raise CompileError(
                     f"{name}={chosen} is for {kinds}; this model's matrices are stored as "

@@ -137,7 +137,7 @@ def test_embedding_from_packed_equals_dequantised(isa, fmt):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("fmt", KINDS)
+@pytest.mark.parametrize(("kind", "fmt"), list(enumerate(("f32", "bf16", "f16"))))
 def test_embedding_from_rows(isa, kind, fmt):
     rng = np.random.default_rng(3)
     table = encode(fmt, rng.standard_normal((21, 45), np.float32)).reshape(21, -1)

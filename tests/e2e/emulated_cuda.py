@@ -20,6 +20,7 @@ from inferc.runtime.engine import Engine
 from inferc.runtime.executors.cuda import CudaExecutor
 from inferc.runtime.executors.cuda_options import CudaOptions
 from inferc.runtime.kv_budget import device_kv_budget
+from inferc.runtime.pool_choice import PoolChoice
 from inferc.runtime.target_choice import DeviceName
 from tests import tiny
 from tests.codegen.cuda.cuda_runner import emulated_library
@@ -62,9 +63,14 @@ def emulation(device: EmulatedDevice, options: CudaOptions | None = None) -> Ite
     """What is loaded with device="cuda" runs on an emulated device."""
 
     def open_executor(
-        folder: Path, manifest: Manifest, place: DeviceName, threads: int | None, kv: int | None
+        folder: Path,
+        manifest: Manifest,
+        place: DeviceName,
+        threads: int | None,
+        kv: int | None,
+        choice: PoolChoice,
     ) -> CudaExecutor:
-        del threads
+        del threads, choice
         assert place.kind == "cuda"
         return CudaExecutor(
             folder, manifest, device,

@@ -48,7 +48,7 @@ def open_engine(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ope
     engines = []
 
     def open_it(device: EmulatedDevice, options: CudaOptions = DEFAULT, **more: object) -> Engine:
-        def open_executor(folder, manifest, place, threads, budget_bytes):  # type: ignore[no-untyped-def]
+        def open_executor(folder, manifest, place, threads, budget_bytes, choice):  # type: ignore[no-untyped-def]
             def budget(room: int):  # type: ignore[no-untyped-def]
                 return device_kv_budget(manifest.kv, manifest.limits, budget_bytes, room)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
+from bench.peers_cpu.gguf_tools import convert
 from inferc.options import CompileOptions
 
 EXACT, ROUNDED = 0.001, 0.005
@@ -80,34 +80,3 @@ def source(case: Case, cache: Path) -> Path:
     if not target.exists():
         convert(Path(smollm2()), target, case.weights.upper())
     return target
-
-
-def convert(stored: Path, target: Path, kind: str) -> None:
-    """The same model with every matrix as `kind` (a GGML type), from its dequantised values."""
-    import gguf
-
-    reader = gguf.GGUFReader(stored)
-    partial = target.with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key in ("general.architecture", "general.file_type"):
-            continue
-        inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(key, field.contents(), field.types[0], inner)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, *_converted(tensor, gguf.GGMLQuantizationType[kind]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    partial.rename(target)
-
-
-def _converted(tensor: Any, kind: Any) -> tuple[Any, Any, Any]:
-    """Values, shape (that of the values) and type for `add_tensor`; vectors stay float32."""
-    import gguf
-
-    values = gguf.dequantize(tensor.data, tensor.tensor_type).astype("float32")
-    if values.ndim == 1:
-        return values, None, None
-    return gguf.quantize(values, kind), None, kind

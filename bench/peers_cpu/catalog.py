@@ -30,8 +30,8 @@ FIGURES = {
     figure.name: figure
     for figure in (
         Figure("decode", "decode"),
-        Figure("decode x8", "decode", batch=8),
-        Figure("decode x32", "decode", batch=32),
+        Figure("decode x8", "decode", batch=8, new_tokens=64),
+        Figure("decode x32", "decode", batch=32, prompt_tokens=64, new_tokens=32),
         Figure("prefill 512", "prefill", prompt_tokens=512, new_tokens=0),
         Figure("prefill 2048", "prefill", prompt_tokens=2048, new_tokens=0),
         Figure("load", "start", "s"),
@@ -43,7 +43,7 @@ FIGURES = {
 }
 """`load`: from the imports' end to the first token; `process`: from the process's start to it.
 
-`peak memory`: resident, after 512 tokens of prefill and 128 of decode in that fresh process.
+`peak memory`: resident, after 512 tokens of prefill and 32 of decode in that fresh process.
 """
 
 
@@ -51,17 +51,24 @@ FIGURES = {
 class Weights:
     """One model with its weights as stored in one GGUF file, which equal-weight peers run too.
 
-    `new_tokens` is the most that follow a prompt: fewer where a step takes long anyway.
+    `prompt_tokens` and `new_tokens` are the most of a figure of decode: fewer where a step takes
+    long anyway.
     """
 
     model: str
     weights: str
     file: str
+    prompt_tokens: int = 128
     new_tokens: int = 128
 
     def shortened(self, figure: Figure) -> Figure:
-        """The figure with no more new tokens than that."""
-        return replace(figure, new_tokens=min(figure.new_tokens, self.new_tokens))
+        """The figure with no more tokens than that, if it is one of decode."""
+        if figure.kind != "decode":
+            return figure
+        prompt = min(figure.prompt_tokens, self.prompt_tokens)
+        return replace(
+            figure, prompt_tokens=prompt, new_tokens=min(figure.new_tokens, self.new_tokens)
+        )
 
     @property
     def key(self) -> str:
@@ -82,8 +89,8 @@ MODELS = {
         Weights(SMOLLM2, "Q8_0", "smollm2-q8_0.gguf"),
         Weights(SMOLLM2, "bf16", "smollm2-bf16.gguf"),
         Weights(GEMMA3, "Q4_K_M", "gemma3-q4_k_m.gguf"),
-        Weights(QWEN2, "Q4_K_M", "qwen2-q4_k_m.gguf", new_tokens=32),
-        Weights(QWEN2, "bf16", "qwen2-bf16.gguf", new_tokens=32),
+        Weights(QWEN2, "Q4_K_M", "qwen2-q4_k_m.gguf", prompt_tokens=32, new_tokens=16),
+        Weights(QWEN2, "bf16", "qwen2-bf16.gguf", prompt_tokens=32, new_tokens=16),
     )
 }
 
@@ -104,9 +111,14 @@ class Peer:
 
     def fits(self, weights: Weights) -> bool:
         """Whether it makes sense here: a peer in bf16 runs bf16 weights, and those only."""
-        if self.name == INFERC_INT8:
+        if self.int8:
             return weights.quantised
         return self.stored is None or (self.stored == "bf16") == (weights.weights == "bf16")
+
+    @property
+    def int8(self) -> bool:
+        """Whether it is inferc with int8 activations."""
+        return self.name == INFERC_INT8
 
     def equal_weights(self, weights: Weights) -> bool:
         """Whether it computes with the very weights of the file."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,10 +64,12 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES), metavar="NAME",
                    help=", ".join(FIGURES))  # fmt: skip
     p.add_argument("--rounds", type=int, default=7, help="timings of each, after one for warmth")
+    p.add_argument("--minutes", type=float, default=math.inf,
+                   help="of a model: no more rounds than these allow, but one")  # fmt: skip
     p.add_argument("--threads", type=int, default=machine.describe().cores)
     p.add_argument("--home", type=Path, default=ROOT / ".cache" / "peers",
                    help="where peers are built (about 15 GB)")  # fmt: skip
-    p.add_argument("--limit", type=float, default=900, help="seconds an answer may take")
+    p.add_argument("--limit", type=float, default=300, help="seconds an answer may take")
     p.add_argument("--results", type=Path, default=RESULTS)
     p.add_argument("--docs", type=Path, default=DOCS)
     return p.parse_args(argv)
@@ -151,7 +154,9 @@ def run(home: Home, args: argparse.Namespace) -> None:
         launches = {peer.name: launch(home, weights, peer, args.threads) for peer in peers}
         if not launches:
             continue
-        measured = measure(launches, figures, args.rounds, probes, args.limit)
+        measured = measure(
+            launches, figures, args.rounds, probes, args.limit, most_s=60 * args.minutes
+        )
         add_sizes(home, measured, launches, figures)
         size = size_of(models.gguf_file(home, weights))
         today = datetime.date.today().isoformat()
@@ -202,16 +207,13 @@ def rows(setting: Setting, measured: Measured, figures: Sequence[Figure]) -> lis
             stored = None if peer.equal_weights(weights) else peer.stored
             groups.setdefault(stored, []).append(name)
     for mine in ours:
-        arithmetic = ", int8 activations" if mine == INFERC_INT8 else ""
         for stored, members in (groups or {None: []}).items():
-            label = f"{weights.weights}{arithmetic}" + (f", peer {stored}" if stored else "")
             for figure in figures:
-                peers = {name: measured.columns[name][figure.name] for name in members}
-                limit = measured.limits.get(figure.name, Limit([], {}))
-                column = measured.columns[mine][figure.name]
                 row = make_row(
-                    setting, figure, label, limit, column, peers,
-                    equal_weights=stored is None, int8=mine == INFERC_INT8,
+                    setting, figure, measured.limits.get(figure.name, Limit([], {})),
+                    measured.columns[mine][figure.name],
+                    {name: measured.columns[name][figure.name] for name in members},
+                    peer_weights=stored, int8=PEERS[mine].int8,
                 )  # fmt: skip
                 versions = {name: measured.versions[name] for name in members}
                 found.append({**row, "versions": versions})

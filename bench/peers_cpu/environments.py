@@ -70,17 +70,12 @@ def _cmake(home: Home, folder: Path, options: tuple[str, ...], *targets: str) ->
     home.run(log, [tools / "ninja", "-j", home.jobs, "-C", build, *targets])
 
 
-def llama_tool(home: Home, name: str) -> Path:
-    """A program of llama.cpp, `llama-server` or `llama-quantize`."""
-    return home.place("src", LLAMA, "vendor", "llama.cpp", "build", "bin", name)
-
-
 def _build_llama(home: Home) -> None:
     _tools(home)
     folder = source(home, LLAMA) / "vendor" / "llama.cpp"
     more = ("-DBUILD_SHARED_LIBS=ON", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_UI=OFF",
             "-DLLAMA_BUILD_APP=OFF")  # fmt: skip
-    _cmake(home, folder, more, "llama", "llama-quantize", "llama-server")
+    _cmake(home, folder, more, "llama", "llama-server")
     _bindings(home, "llama.cpp")
 
 

@@ -21,26 +21,28 @@ def size_of(path: Path) -> Size:
     return Size(weight_bytes, flops, flops - 2 * in_matrices[head])
 
 
-def write_bf16(source: Path, target: Path) -> None:
-    """The model of `source` with every matrix in bf16: dequantised, rounded to nearest even."""
+def convert(source: Path, target: Path, kind: str) -> None:
+    """The same model with every matrix as `kind` (a GGML type), from its dequantised values.
+
+    Vectors become float32. `target` appears when it is whole.
+    """
     import gguf
-    import numpy as np
 
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    partial = target.with_suffix(".partial")
+    writer = gguf.GGUFWriter(partial, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key in ("general.architecture", "general.file_type"):
             continue
-        sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(key, field.contents(), field.types[0], sub)
+        inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), field.types[0], inner)
     for tensor in reader.tensors:
-        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        if values.ndim > 1:
-            values = gguf.quantize(values, gguf.GGMLQuantizationType.BF16)
-            writer.add_tensor(tensor.name, values, raw_dtype=gguf.GGMLQuantizationType.BF16)
-        else:
-            writer.add_tensor(tensor.name, values)
+        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype("float32")
+        stored = gguf.GGMLQuantizationType[kind] if values.ndim > 1 else None
+        data = values if stored is None else gguf.quantize(values, stored)
+        writer.add_tensor(tensor.name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    partial.rename(target)

@@ -97,7 +97,7 @@ static int read_memory(int threads, size_t mib, int runs)
     return 0;
 }
 
-enum { LOOPS = 4000000, CHAINS = 12, INT8_CHAINS = 8 };
+enum { LOOPS = 4000000, CHAINS = 12, GROUP_CHAINS = 8 };
 
 /* Twelve independent chains hide the latency; asm keeps the compiler from merging them. */
 #define CHAINS_OF(NAME, T, ZERO, INS)                                                              \
@@ -129,25 +129,31 @@ CHAINS_OF(bf16, __m512, _mm512_setzero_ps(), "vdpbf16ps")
 #endif
 
 #if defined(__AVX512VNNI__)
+CHAINS_OF(int16, __m512i, _mm512_setzero_si512(), "vpdpwssd")
 CHAINS_OF(int8, __m512i, _mm512_setzero_si512(), "vpdpbusd")
 #elif defined(__AVX2__)
-/* Without dot products: multiply bytes, add pairs, widen and add pairs, accumulate. */
-#define GROUP(ACC)                                                                                 \
+/* Without dot products: multiply, add pairs (bytes: widen and add pairs once more), accumulate. */
+#define INT16_GROUP(ACC) "vpmaddwd %8,%9,%%ymm" #ACC "\n\tvpaddd %%ymm" #ACC ",%"
+#define INT8_GROUP(ACC)                                                                            \
     "vpmaddubsw %8,%9,%%ymm" #ACC "\n\tvpmaddwd %10,%%ymm" #ACC ",%%ymm" #ACC                      \
     "\n\tvpaddd %%ymm" #ACC ",%"
-static void int8(void *unused)
-{
-    (void)unused;
-    __m256i x = _mm256_set1_epi8(1), a = _mm256_setzero_si256(), b = a, c = a, d = a, e = a, f = a,
-            g = a, h = a, one = _mm256_set1_epi16(1);
-    for (long n = 0; n < LOOPS; n++)
-        __asm__ volatile(GROUP(12) "0,%0\n\t" GROUP(13) "1,%1\n\t" GROUP(14) "2,%2\n\t" GROUP(15)
-                             "3,%3\n\t" GROUP(12) "4,%4\n\t" GROUP(13) "5,%5\n\t" GROUP(14)
-                                 "6,%6\n\t" GROUP(15) "7,%7"
-                         : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h)
-                         : "x"(x), "x"(x), "x"(one)
-                         : "xmm12", "xmm13", "xmm14", "xmm15");
-}
+#define GROUPS_OF(NAME, GROUP)                                                                     \
+    static void NAME(void *unused)                                                                 \
+    {                                                                                              \
+        (void)unused;                                                                              \
+        __m256i x = _mm256_set1_epi8(1), a = _mm256_setzero_si256(), b = a, c = a, d = a, e = a,   \
+                f = a, g = a, h = a, one = _mm256_set1_epi16(1);                                   \
+        for (long n = 0; n < LOOPS; n++)                                                           \
+            __asm__ volatile(GROUP(12) "0,%0\n\t" GROUP(13) "1,%1\n\t" GROUP(14) "2,%2\n\t"        \
+                             GROUP(15) "3,%3\n\t" GROUP(12) "4,%4\n\t" GROUP(13) "5,%5\n\t"        \
+                             GROUP(14) "6,%6\n\t" GROUP(15) "7,%7"                                 \
+                             : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g),      \
+                               "+x"(h)                                                             \
+                             : "x"(x), "x"(x), "x"(one)                                            \
+                             : "xmm12", "xmm13", "xmm14", "xmm15");                                \
+    }
+GROUPS_OF(int16, INT16_GROUP)
+GROUPS_OF(int8, INT8_GROUP)
 #endif
 
 static void rate(const char *name, void (*work)(void *), double operations, int threads, int runs)
@@ -165,9 +171,11 @@ static int rates(int threads, int runs)
     rate("bf16:vdpbf16ps", bf16, 64 * CHAINS, threads, runs);
 #endif
 #if defined(__AVX512VNNI__)
+    rate("int16:vpdpwssd", int16, 64 * CHAINS, threads, runs);
     rate("int8:vpdpbusd", int8, 128 * CHAINS, threads, runs);
 #elif defined(__AVX2__)
-    rate("int8:vpmaddubsw+vpmaddwd+vpaddd", int8, 64 * INT8_CHAINS, threads, runs);
+    rate("int16:vpmaddwd+vpaddd", int16, 32 * GROUP_CHAINS, threads, runs);
+    rate("int8:vpmaddubsw+vpmaddwd+vpaddd", int8, 64 * GROUP_CHAINS, threads, runs);
 #endif
     (void)rate, (void)threads, (void)runs; /* another instruction set: none measured */
     return 0;

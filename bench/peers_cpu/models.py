@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.peers_cpu import gguf_tools, random_qwen2
+from bench.peers_cpu import artifacts, gguf_tools, random_qwen2
 from bench.peers_cpu.catalog import GEMMA3, QWEN2, SMOLLM2, Peer, Weights
-from bench.peers_cpu.environments import llama_tool, start_variables
+from bench.peers_cpu.environments import start_variables, why_not
 from bench.peers_cpu.home import ROOT, BuildFailed, Home
 
 _SHORT = {SMOLLM2: "smollm2", GEMMA3: "gemma3", QWEN2: "qwen2"}
-_COMPILE = (
-    "import inferc, json, sys; source, target, options = sys.argv[1:];"
-    "inferc.compile(source, target, overwrite=True, **json.loads(options))"
-)
 
 
 def model_path(home: Home, weights: Weights, peer: Peer) -> Path:
@@ -38,10 +33,10 @@ def model_path(home: Home, weights: Weights, peer: Peer) -> Path:
 def make_model(home: Home, weights: Weights, peer: Peer) -> Path:
     """That form, made if it is not there. Raises BuildFailed."""
     path = model_path(home, weights, peer)
-    gguf_file(home, weights)
+    stored = gguf_file(home, weights)
     match peer.engine:
         case "inferc":
-            compile_artifact(home, weights, peer)
+            artifacts.up_to_date(home, stored, path, peer)
         case "openvino":
             _once(path, lambda part: _to_openvino(home, weights, peer, part))
         case "ort":
@@ -51,23 +46,15 @@ def make_model(home: Home, weights: Weights, peer: Peer) -> Path:
     return path
 
 
-def compile_artifact(home: Home, weights: Weights, peer: Peer) -> Path:
-    """Compile afresh: kernels change, and what has not comes from the compile cache."""
-    path = model_path(home, weights, peer)
-    command = [sys.executable, "-c", _COMPILE, gguf_file(home, weights), path]
-    home.run(f"compile-{path.stem}", [*command, json.dumps(dict(peer.options))])
-    return path
-
-
 def gguf_file(home: Home, weights: Weights) -> Path:
     """The file with the weights as stored, which inferc and equal-weight peers share."""
     path = home.place("models", weights.file)
     makers: dict[str, Callable[[Path], None]] = {
         "smollm2-q4_1": lambda part: _copy("smollm2", part),
         "gemma3-q4_k_m": lambda part: _copy("gemma3", part),
-        "smollm2-bf16": lambda part: gguf_tools.write_bf16(_of(home, "smollm2-q4_1"), part),
+        "smollm2-bf16": lambda part: gguf_tools.convert(_of(home, "smollm2-q4_1"), part, "BF16"),
         "qwen2-bf16": random_qwen2.write_gguf,
-        "smollm2-q8_0": lambda part: _quantise(home, "smollm2-bf16", part, "Q8_0"),
+        "smollm2-q8_0": lambda part: gguf_tools.convert(_of(home, "smollm2-q4_1"), part, "Q8_0"),
         "qwen2-q4_k_m": lambda part: _quantise(home, "qwen2-bf16", part, "Q4_K_M"),
     }
     return _once(path, makers[weights.key])
@@ -105,12 +92,11 @@ def _copy(name: str, part: Path) -> None:
 
 
 def _quantise(home: Home, source: str, part: Path, kind: str) -> None:
-    tool = llama_tool(home, "llama-quantize")
-    if not tool.exists():
-        raise BuildFailed("no llama-quantize: build the peer llama.cpp first")
-    variables = {"LD_LIBRARY_PATH": start_variables(home, "llama.cpp")["LLAMA_CPP_LIB_PATH"]}
-    command = [tool, _of(home, source), part, kind, home.jobs]
-    home.run("quantise", command, environment=variables)
+    if reason := why_not(home, "llama.cpp"):
+        raise BuildFailed(f"llama.cpp, which quantises, is {reason}")
+    script = Path(__file__).with_name("to_quantised.py")
+    command = [home.python("llama.cpp"), script, _of(home, source), part, kind, home.jobs]
+    home.run("quantise", command, environment=start_variables(home, "llama.cpp"))
 
 
 def _hf_folder(home: Home, weights: Weights) -> Path:

@@ -41,14 +41,24 @@ class Limit:
         """Median bytes a second."""
         return statistics.median(self.read_bytes_per_s)
 
-    def rate(self, *, int8: bool) -> tuple[str, float] | None:
-        """The fastest instruction for int8 operands, or for floats; None if none was measured."""
+    def rate(self, operands: Sequence[str]) -> tuple[str, float] | None:
+        """The fastest instruction for any of those operands; None if none was measured."""
         usable = {
             name: statistics.median(values)
             for name, values in self.rates.items()
-            if values and name.startswith("int8:") == int8
+            if values and name.partition(":")[0] in operands
         }
         return max(usable.items(), key=lambda item: item[1], default=None)
+
+
+FLOATS = ("fp32", "bf16")
+
+
+def operands(weights: Weights, *, int8: bool) -> tuple[str, ...]:
+    """What products may be made of: int8 if asked for, else what rounds no activation to it."""
+    if int8:
+        return ("int8",)
+    return (*FLOATS, "int16") if weights.quantised else FLOATS
 
 
 @dataclass(frozen=True)
@@ -82,16 +92,17 @@ class Column:
 
 
 def share_of_limit(
-    figure: Figure, value: float, size: Size, limit: Limit, *, int8: bool
+    figure: Figure, value: float, size: Size, limit: Limit, kinds: Sequence[str]
 ) -> tuple[float, str] | None:
     """The least time the machine needs, over the time it took, and which limit that is.
 
     Decode must read every weight once a step and multiply it with each sequence; the longer of the
-    two bounds it. None for seconds and bytes, and where the arithmetic was not measured.
+    two bounds it. `kinds`: what products may be made of (see `operands`). None for seconds and
+    bytes, and where the arithmetic was not measured.
     """
     if figure.kind not in ("decode", "prefill"):
         return None
-    rate = limit.rate(int8=int8)
+    rate = limit.rate(kinds)
     if figure.kind == "prefill":
         return None if rate is None else (value * size.prefill_flops / rate[1], rate[0])
     step_s = figure.batch / value
@@ -139,12 +150,14 @@ class Setting:
 
 
 def make_row(
-    setting: Setting, figure: Figure, label: str, limit: Limit, ours: Column,
-    peers: Mapping[str, Column], *, equal_weights: bool, int8: bool,
+    setting: Setting, figure: Figure, limit: Limit, ours: Column, peers: Mapping[str, Column],
+    *, peer_weights: str | None = None, int8: bool = False,
 ) -> Row:  # fmt: skip
-    """One row; `label` tells weights and arithmetic: what "Q4_1" is short for."""
+    """One row; `peer_weights`: what the peers made of the file's weights, None: they run those."""
     mine = ours.median()
-    share = share_of_limit(figure, mine, setting.size, limit, int8=int8) if mine else None
+    kinds = operands(setting.weights, int8=int8)
+    share = share_of_limit(figure, mine, setting.size, limit, kinds) if mine else None
+    label = [setting.weights.weights, *["int8 activations"] * int8]
     ahead_of = best(figure, peers)
     times = ratio(figure, ours, peers[ahead_of]) if ahead_of else None
     columns = {"inferc": ours, **peers}
@@ -152,8 +165,11 @@ def make_row(
         "figure": figure.name,
         "unit": figure.unit,
         "model": setting.weights.model,
-        "weights": label,
-        "equal_weights": equal_weights,
+        "weights": ", ".join(label + [f"peer {peer_weights}"] * (peer_weights is not None)),
+        "stored": setting.weights.weights,
+        "arithmetic": "int8" if int8 else "default",
+        "peer_weights": peer_weights,
+        "equal_weights": peer_weights is None,
         "weight_bytes": setting.size.weight_bytes,
         "inferc": _value(ours),
         "peers": {name: _value(column) for name, column in peers.items()},

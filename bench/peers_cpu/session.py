@@ -5,10 +5,12 @@ Interleaved, so that drift of the machine hits all alike; limits are measured be
 
 from __future__ import annotations
 
+import math
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from bench.peers_cpu.catalog import Figure
@@ -19,7 +21,8 @@ T = TypeVar("T")
 LEAST_ID, END_ID = 300, 40000
 """Token ids of prompts: ordinary ones of every vocabulary here."""
 START_ROUNDS = 3
-_AFTER_START = Figure("peak memory", "start", "MB", prompt_tokens=512)
+_AFTER_START = Figure("peak memory", "start", "MB", prompt_tokens=512, new_tokens=32)
+_WARM_TOKENS = 4
 
 
 class Probes(Protocol):
@@ -48,7 +51,12 @@ class Slot:
         self.failed: dict[str, str] = {}
 
     def time(self, figure: Figure, round_: int) -> None:
-        """One timing; the first round's is thrown away. A figure that failed is not tried again."""
+        """One timing; the first round's is short, and thrown away.
+
+        A figure that failed is not tried again.
+        """
+        if not round_:
+            figure = replace(figure, new_tokens=min(figure.new_tokens, _WARM_TOKENS))
         asked = prompts(figure, round_)
         answer = self._attempt(figure.name, lambda: self._awake().run(asked, figure.new_tokens))
         if answer is None:
@@ -66,15 +74,15 @@ class Slot:
         if started is None:
             self.failed.update({name: self.failed[names[0]] for name in names})
             return
-        foreign = started.start_foreign
-        asked = prompts(_AFTER_START, round_)
-        used = self._attempt("peak memory", lambda: started.run(asked, _AFTER_START.new_tokens))
         values = {"load": started.hello["load_s"], "process": started.process_s}
-        if used is not None:
-            values["peak memory"] = started.peak_memory_bytes() / 1e6
+        if round_:
+            asked = prompts(_AFTER_START, round_)
+            used = self._attempt("peak memory", lambda: started.run(asked, _AFTER_START.new_tokens))
+            if used is not None:
+                values["peak memory"] = started.peak_memory_bytes() / 1e6
+            for name in set(names) & set(values):
+                self._note(name, Timing(values[name], started.start_foreign))
         started.close()
-        for name in set(names) & set(values) if round_ else ():
-            self._note(name, Timing(values[name], foreign))
 
     def close(self) -> None:
         """End the worker; the next timing starts another."""
@@ -137,19 +145,24 @@ class Measured:
 
 def measure(
     launches: Mapping[str, Launch | str], figures: Sequence[Figure], rounds: int, probes: Probes,
-    limit_s: float,
+    limit_s: float, *, most_s: float = math.inf, clock: Callable[[], float] = time.monotonic,
 ) -> Measured:  # fmt: skip
-    """Run all figures on all engines; a text instead of a launch says why there is none."""
+    """Run all figures on all engines; a text instead of a launch says why there is none.
+
+    A round that would end later than `most_s` after the beginning is not begun, but for the first
+    two of each kind: the one for warmth and one that counts.
+    """
     slots = {name: Slot(launch, limit_s) for name, launch in launches.items()}
     limits: dict[str, Limit] = {}
+    end_s = clock() + most_s
     try:
         starting = [figure.name for figure in figures if figure.kind == "start"]
-        for round_ in range(min(rounds, START_ROUNDS) + 1 if starting else 0):
+        for round_ in _rounds(min(rounds, START_ROUNDS) if starting else None, end_s, clock):
             for name, slot in _rotated(slots, round_):
                 _tell(f"round {round_}: start of {name}")
                 slot.start_afresh(starting, round_)
         timed = [figure for figure in figures if figure.kind in ("decode", "prefill")]
-        for round_ in range(rounds + 1 if timed else 0):
+        for round_ in _rounds(rounds if timed else None, end_s, clock):
             for figure in timed:
                 limits[figure.name] = _more(limits.get(figure.name), probes)
                 for name, slot in _rotated(slots, round_):
@@ -160,6 +173,18 @@ def measure(
             slot.close()
     columns = {n: {f.name: slot.column(f.name) for f in figures} for n, slot in slots.items()}
     return Measured(columns, {n: slot.version for n, slot in slots.items()}, limits)
+
+
+def _rounds(rounds: int | None, end_s: float, clock: Callable[[], float]) -> Iterator[int]:
+    """0 for warmth, then 1 to `rounds` while another like the one before ends in time."""
+    before = clock()
+    for round_ in range(0 if rounds is None else rounds + 1):
+        now = clock()
+        if round_ > 1 and now + (now - before) > end_s:
+            _tell(f"no time for round {round_}")
+            return
+        before = now
+        yield round_
 
 
 def _rotated(slots: Mapping[str, Slot], round_: int) -> list[tuple[str, Slot]]:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers_cpu import cli, environments, models, random_qwen2
+from bench.peers_cpu import artifacts, cli, environments, models, random_qwen2
 from bench.peers_cpu.catalog import FIGURES, MODELS, PEERS, Peer
-from bench.peers_cpu.home import BuildFailed, Home, tree_bytes
+from bench.peers_cpu.footnotes import marks
+from bench.peers_cpu.home import ROOT, BuildFailed, Home, tree_bytes
 from bench.peers_cpu.machine import Limits, Machine, Watch, describe, peak_memory_bytes
 from bench.peers_cpu.process import Launch, Worker, WorkerFailed
 from bench.peers_cpu.report import BEGIN, END, put_into_docs, section
 from bench.peers_cpu.rows import (
+    FLOATS,
     Column,
     Limit,
     Row,
@@ -26,6 +28,7 @@ from bench.peers_cpu.rows import (
     best,
     make_row,
     merge,
+    operands,
     ratio,
     read_rows,
     share_of_limit,
@@ -37,7 +40,8 @@ DECODE, X8, PREFILL, LOAD = (
     FIGURES[name] for name in ("decode", "decode x8", "prefill 512", "load")
 )
 SIZE = Size(weight_bytes=100_000_000, flops=240_000_000, prefill_flops=200_000_000)
-LIMIT = Limit([19e9, 20e9, 26e9], {"fp32:fma": [100e9], "int8:dot": [400e9], "bf16:dot": [200e9]})
+RATES = {"fp32:fma": [100e9], "int8:dot": [400e9], "bf16:dot": [200e9], "int16:dot": [300e9]}
+LIMIT = Limit([19e9, 20e9, 26e9], RATES)
 MACHINE = Machine("Some CPU", "avx2", 2)
 SETTING = Setting(MODELS["smollm2-q4_1"], SIZE, MACHINE, 2, "2026-01-02")
 
@@ -47,9 +51,7 @@ def column(*values: float, foreign: float = 0.0) -> Column:
 
 
 def row(ours: Column, peers: dict[str, Column], figure: str = "decode") -> Row:
-    return make_row(
-        SETTING, FIGURES[figure], "Q4_1", LIMIT, ours, peers, equal_weights=True, int8=False
-    )
+    return make_row(SETTING, FIGURES[figure], LIMIT, ours, peers)
 
 
 class OneProbe:
@@ -73,7 +75,7 @@ def test_limits_compile_and_are_positive(tmp_path: Path) -> None:
     assert limits.read_bytes_per_s() > 0
     rates = limits.rates()
     if "avx2" in Path("/proc/cpuinfo").read_text():
-        assert {name.partition(":")[0] for name in rates} >= {"fp32", "int8"}
+        assert {name.partition(":")[0] for name in rates} >= {"fp32", "int16", "int8"}
     assert all(rate > 0 for rate in rates.values())
 
 
@@ -87,23 +89,30 @@ def test_the_machine_is_described_and_watched() -> None:
 
 
 def test_decode_is_bound_by_reading() -> None:
-    share = share_of_limit(DECODE, 100.0, SIZE, LIMIT, int8=False)
+    share = share_of_limit(DECODE, 100.0, SIZE, LIMIT, FLOATS)
     assert share == (pytest.approx(100 * 100e6 / 20e9), "read")
 
 
 def test_many_sequences_are_bound_by_arithmetic() -> None:
     value = 400.0
-    share = share_of_limit(X8, value, SIZE, LIMIT, int8=False)
+    share = share_of_limit(X8, value, SIZE, LIMIT, FLOATS)
     assert share == (pytest.approx(8 * 240e6 / 200e9 * value / 8), "bf16:dot")
-    share = share_of_limit(X8, value, SIZE, LIMIT, int8=True)
+    share = share_of_limit(X8, value, SIZE, LIMIT, ["int8"])
     assert share == (pytest.approx(100e6 / 20e9 * value / 8), "read")
 
 
 def test_prefill_leaves_the_head_out() -> None:
-    share = share_of_limit(PREFILL, 500.0, SIZE, LIMIT, int8=True)
+    share = share_of_limit(PREFILL, 500.0, SIZE, LIMIT, ["int8"])
     assert share == (pytest.approx(500 * 200e6 / 400e9), "int8:dot")
-    assert share_of_limit(PREFILL, 500.0, SIZE, Limit([1e9], {}), int8=True) is None
-    assert share_of_limit(LOAD, 0.1, SIZE, LIMIT, int8=False) is None
+    assert share_of_limit(PREFILL, 500.0, SIZE, Limit([1e9], {}), FLOATS) is None
+    assert share_of_limit(LOAD, 0.1, SIZE, LIMIT, FLOATS) is None
+
+
+def test_the_limit_is_that_of_operands_that_may_be_rounded_so() -> None:
+    quantised, plain = MODELS["smollm2-q4_1"], MODELS["smollm2-bf16"]
+    assert LIMIT.rate(operands(quantised, int8=False)) == ("int16:dot", 300e9)
+    assert LIMIT.rate(operands(plain, int8=False)) == ("bf16:dot", 200e9)
+    assert LIMIT.rate(operands(quantised, int8=True)) == ("int8:dot", 400e9)
 
 
 def test_ratios_tell_what_is_better() -> None:
@@ -174,7 +183,7 @@ def test_a_session_survives_what_fails(tmp_path: Path) -> None:
     measured = measure(launches, figures, 2, OneProbe(), 60)
     good = measured.columns["good"]
     assert [len(good[figure.name].timings) for figure in figures] == [2] * 6
-    assert good["decode x8"].median() == 8 * 128 / 0.25
+    assert good["decode x8"].median() == 8 * 64 / 0.25
     assert good["prefill 512"].median() == 512 / 0.5
     assert agreement(good["decode"], measured.columns["raises"]["decode"]) == 1
     for name, reason in (("raises", "no room for several"), ("dies", "ended with 3")):
@@ -184,6 +193,18 @@ def test_a_session_survives_what_fails(tmp_path: Path) -> None:
     assert len(measured.limits["decode"].read_bytes_per_s) == 3
     assert measured.limits["decode"].rates["fp32:fma"] == [1e11] * 3
     assert measured.versions["good"] == "fake 1"
+
+
+def test_rounds_end_in_time_but_for_one(tmp_path: Path) -> None:
+    ticks = iter(range(1000))  # one a round, after three at the beginning
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    for most_s, wanted in ((0.0, 1), (7.0, 3), (100.0, 9)):
+        launches = {"good": fake(tmp_path)}
+        found = measure(launches, [DECODE], 9, OneProbe(), 60, most_s=most_s, clock=clock)
+        assert len(found.columns["good"]["decode"].timings) == wanted
 
 
 # Rows
@@ -229,22 +250,48 @@ def test_a_file_of_other_rows_is_refused_before_measuring(tmp_path: Path) -> Non
 
 
 def test_the_report_shows_medians_spread_shares_and_failures(tmp_path: Path) -> None:
-    peers = {"a": column(50.0, 55.0, foreign=0.5), "b": Column([], "ended by SIGABRT: assert")}
-    rows = [row(column(100.0, 120.0), peers), row(column(0.2), {"a": column(0.4)}, "load")]
+    crashed = Column([], "ended by SIGABRT: assert")
+    peers = {"llama.cpp": column(50.0, 55.0, foreign=0.5), "OpenVINO int8": crashed}
+    rows = [row(column(100.0, 120.0), peers), row(column(0.2), {"llama.cpp": column(0.4)}, "load")]
     text = section(rows)
     assert "### Some CPU, avx2, 2 threads" in text and "Measured 2026-01-02" in text
-    assert "- memory read: 20 GB/s (19 to 26)" in text
-    assert (
-        "| decode, tokens/s | 110 (100-120) | 55% of reading | 52.5\\* (50-55) | failed |" in text
-    )
-    assert "| 2.10x |" in text
-    assert "| load, s | 0.2 |  | 0.4 |  | 2.00x |" in text
-    assert "b: failed: ended by SIGABRT: assert." in text
+    assert "- reading memory: 20 GB/s (19 to 26)" in text
+    assert "| SmolLM2-135M, Q4_1 | 55%, 2.10x |  |  |  |  |" in text
+    assert "| figure | inferc | of the limit | against the best | llama.cpp ¹ | OpenVINO" in text
+    ours = "| decode, tokens/s | 110 (100-120) | 55% of reading | 2.10x |"
+    assert f"{ours} 52.5\\* (50-55) | failed |" in text
+    assert "| load, s | 0.2 |  | 2.00x | 0.4 |  |" in text
+    assert "- OpenVINO int8: failed: ended by SIGABRT: assert" in text
     docs = tmp_path / "performance.md"
     docs.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     put_into_docs(docs, text)
     put_into_docs(docs, text)
     assert docs.read_text() == f"before\n{BEGIN}\n\n{text.rstrip()}\n\n{END}\nafter\n"
+
+
+def test_the_report_sets_both_arithmetics_beside_the_same_peers() -> None:
+    ours, fast, peer = column(100.0), column(150.0), {"llama.cpp": column(50.0)}
+    anew = {"OpenVINO int8": column(75.0)}
+    decode, limit = FIGURES["decode"], LIMIT
+    rows = [
+        make_row(SETTING, decode, limit, ours, peer),
+        make_row(SETTING, decode, limit, ours, anew, peer_weights="int8"),
+        make_row(SETTING, decode, limit, fast, peer, int8=True),
+        make_row(SETTING, decode, limit, fast, anew, peer_weights="int8", int8=True),
+    ]
+    text = section(rows)
+    both = "| decode, tokens/s | 100 | 50% of reading | {} | 150 | 75% of reading | {} |"
+    assert both.format("2.00x", "3.00x") + " 50 |" in text
+    assert both.format("1.33x", "2.00x") + " 75 |" in text
+    assert text.count("#### ") == 1 and "quantise the weights a second time" in text
+
+
+def test_every_peer_is_footnoted_by_its_arithmetic() -> None:
+    assert marks("inferc", "Q4_1") == "" and marks("inferc int8", "Q4_1") == " ¹"
+    assert marks("llama.cpp", "Q4_1") == " ¹" and marks("llama.cpp", "bf16") == " ²"
+    assert marks("OpenVINO int4", "Q4_1") == " ³ ⁴" and marks("OpenVINO bf16", "bf16") == ""
+    used = "".join(marks(name, w.weights) for name in PEERS for w in MODELS.values())
+    assert all(mark in used for mark in "¹²³⁴")
 
 
 def test_the_report_wants_its_marks(tmp_path: Path) -> None:
@@ -271,6 +318,7 @@ def test_which_peers_run_which_weights() -> None:
 def test_a_slow_model_is_asked_for_fewer_tokens() -> None:
     qwen2 = MODELS["qwen2-bf16"]
     assert qwen2.shortened(X8).new_tokens == qwen2.new_tokens < X8.new_tokens
+    assert qwen2.shortened(X8).prompt_tokens == qwen2.prompt_tokens < X8.prompt_tokens
     assert qwen2.shortened(PREFILL) == PREFILL and MODELS["smollm2-q4_1"].shortened(X8) == X8
 
 
@@ -368,6 +416,47 @@ def test_a_random_model_is_the_same_in_both_forms(tmp_path: Path) -> None:
     matrices = 2 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
     assert size.prefill_flops == 2 * matrices and size.flops == 2 * (matrices + 400 * 64)
     assert size.weight_bytes == 2 * (matrices + 400 * 64) + 4 * (5 * 64 + 2 * (64 + 32 + 32))
+
+
+def test_an_artifact_of_an_older_compiler_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, source, target = Home(tmp_path), tmp_path / "m.gguf", tmp_path / "m.inferc"
+    source.write_text("model")
+    compiled: list[str] = []
+
+    def run(self: Home, log: str, command: list[object], **options: object) -> None:
+        compiled.append(log)
+        target.mkdir(exist_ok=True)
+        (target / "manifest.json").write_text(f"{len(compiled)}")
+
+    monkeypatch.setattr(Home, "run", run)
+    version = ["1"]
+    monkeypatch.setattr(artifacts, "find_compiler", lambda: version[0])
+    for what, times in (("new", 1), ("same", 1), ("compiler", 2), ("file", 3), ("artifact", 4)):
+        if what == "compiler":
+            version[0] = "2"
+        elif what == "file":
+            source.write_text("another model")
+        elif what == "artifact":  # compiled over by somebody else
+            (target / "manifest.json").write_text("other")
+        artifacts.up_to_date(home, source, target, PEERS["inferc"])
+        assert len(compiled) == times, what
+    artifacts.up_to_date(home, source, target, PEERS["inferc int8"])
+    assert len(compiled) == 5
+
+
+def test_the_fingerprint_is_of_all_sources(tmp_path: Path) -> None:
+    root, source = tmp_path / "root", tmp_path / "m.gguf"
+    source.write_text("model")
+    header = root / "codegen" / "include" / "inferc" / "matmul.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("int one;")
+    first = artifacts.fingerprint(source, PEERS["inferc"], root)
+    assert first == artifacts.fingerprint(source, PEERS["inferc"], root)
+    header.write_text("int two;")
+    assert first != artifacts.fingerprint(source, PEERS["inferc"], root)
+    assert all(Path(ROOT / folder).is_dir() for folder in artifacts.COMPILER)
 
 
 def test_peers_of_one_engine_have_forms_of_their_own() -> None:

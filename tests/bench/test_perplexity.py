@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from bench import perplexity as bench
-from bench.perplexity_models import CASES, EXACT, ROUNDED, Case, convert
+from bench.peers_cpu.gguf_tools import convert
+from bench.perplexity_models import CASES, EXACT, ROUNDED, Case
 
 
 def row(**more: Any) -> dict[str, Any]:

@@ -38,7 +38,8 @@ EXPORTS = [
 def parity(model: Path, output: Path) -> list[int | None]:
     """However the prompt is cut, every bit is the same; the numbers are those of ONNX Runtime.
 
-    Pages are float32, as in ONNX Runtime's own caches: 4-bit models would get bf16 ones. Returns the windows of the layers.
+    Pages are float32, as in ONNX Runtime's own caches: 4-bit models would get bf16 ones.
+    Returns the windows of the layers.
     """
     manifest = inferc.compile(model, output, context_tokens=CONTEXT, kv_dtype="f32")
     ids = np.random.default_rng(3).integers(0, tiny.VOCAB, LENGTH).tolist()

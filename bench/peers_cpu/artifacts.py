@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.peers_cpu.catalog import Peer
 from bench.peers_cpu.home import ROOT, Home
 from bench.peers_cpu.machine import describe
+from inferc.codegen.row_objects import tvm_installed
 from inferc.codegen.toolchain import find_compiler
 
 COMPILER = ("inferc", "frontend", "ir", "passes", "codegen", "runtime", "report")
@@ -38,7 +39,7 @@ def up_to_date(home: Home, source: Path, target: Path, peer: Peer) -> Path:
 def fingerprint(source: Path, peer: Peer, root: Path = ROOT) -> str:
     """Digest of all that an artifact follows from: compilers, machine, options, model file."""
     file = source.stat()
-    made_with = [str(find_compiler()), str(describe()), dict(peer.options)]
+    made_with = [str(find_compiler()), tvm_installed(), str(describe()), dict(peer.options)]
     facts = [*made_with, str(source), file.st_size, file.st_mtime_ns]
     total = hashlib.sha256(json.dumps(facts).encode())
     for path in sorted(file for folder in COMPILER for file in (root / folder).rglob("*")):

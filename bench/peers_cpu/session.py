@@ -205,4 +205,4 @@ def _more(limit: Limit | None, probes: Probes) -> Limit:
 
 
 def _tell(text: str) -> None:
-    print(f"  {text}", file=sys.stderr, flush=True)
+    print(f"  {time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -15,11 +15,14 @@ from typing import TypeVar
 from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.row_objects import row_objects
+from inferc.codegen.system_headers import find_system_header, make_system_header
 from inferc.codegen.targets import CpuTarget
-from inferc.codegen.toolchain import COMMON_FLAGS, Compiler
+from inferc.codegen.toolchain import SYSTEM_HEADER, Compiler
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 Made = TypeVar("Made")
+# Precompiling the system's headers takes as long as three kernels save by it.
+_KERNELS_WORTH_A_HEADER = 4
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,16 @@ def compile_sources(
 ) -> Mapping[str, Path]:
     """Objects by file name, compiled in parallel where they are not cached."""
     includes = digest_files(sorted(INCLUDE.glob("inferc/*.h")))
-    jobs = {
-        source.file_name: partial(object_file, source, includes, target, compiler, cache)
-        for source in sources
-    }
-    return in_parallel(jobs, progress)
+    keys = {s.file_name: _object_key(s, includes, target, compiler) for s in sources}
+    missing = [s for s in sources if cache.find(keys[s.file_name], ".o") is None]
+    jobs: dict[str, Callable[[], Path | None]] = {}
+    if len(missing) >= _KERNELS_WORTH_A_HEADER:  # those that begin before it is there do without
+        jobs[SYSTEM_HEADER] = partial(make_system_header, compiler, target, cache)
+    for source in sorted(sources, key=lambda s: -len(s.code)):  # the step, which takes long, first
+        job = partial(object_file, source, includes, target, compiler, cache)
+        jobs[source.file_name] = job
+    done = in_parallel(jobs, progress)
+    return {name: path for name, path in done.items() if path is not None}
 
 
 def object_file(
@@ -94,9 +102,22 @@ def object_file(
     extra_flags: tuple[str, ...] = (),
 ) -> Path:
     """The object of a source; `includes` is the digest of every header it may reach."""
-    flags = (*COMMON_FLAGS, *compiler.target_flags(target), *extra_flags)
-    key = ObjectKey(source.code, includes, target.name, flags, compiler.version)
-    return cache.store(digest(key), ".o", _Make(source, target, compiler, extra_flags))
+    key = _object_key(source, includes, target, compiler, extra_flags)
+    return cache.store(key, ".o", _Make(source, target, compiler, cache, extra_flags))
+
+
+def _object_key(
+    source: Source,
+    includes: str,
+    target: CpuTarget,
+    compiler: Compiler,
+    extra_flags: tuple[str, ...] = (),
+) -> str:
+    system = digest_files([INCLUDE / SYSTEM_HEADER])
+    flags = (*compiler.flags(target), *extra_flags)
+    return digest(
+        ObjectKey(source.code, f"{system} {includes}", target.name, flags, compiler.identity)
+    )
 
 
 def in_parallel(jobs: Mapping[str, Callable[[], Made]], progress: Progress) -> dict[str, Made]:
@@ -121,12 +142,15 @@ class _Make:
     source: Source
     target: CpuTarget
     compiler: Compiler
+    cache: Cache
     extra_flags: tuple[str, ...]
 
     def __call__(self, output: Path) -> None:
+        plain = not self.extra_flags  # the precompiled header is made without
+        header = find_system_header(self.compiler, self.target, self.cache) if plain else None
         with tempfile.TemporaryDirectory(prefix="inferc-build-") as folder:
             path = Path(folder) / self.source.file_name
             path.write_text(self.source.code, encoding="utf-8")
             self.compiler.compile_object(
-                path, output, self.target, INCLUDE, self.source.file_name, self.extra_flags
+                path, output, self.target, INCLUDE, self.source.file_name, self.extra_flags, header
             )

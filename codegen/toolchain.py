@@ -23,6 +23,7 @@ COMMON_FLAGS = (
     "-O3", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-fno-math-errno",
     "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-Wno-unknown-pragmas",
 )  # fmt: skip
+SYSTEM_HEADER = "inferc/system.h"  # read in front of every source
 # Names of kernels stay, for profilers.
 LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,--strip-debug")
 
@@ -34,6 +35,16 @@ class Compiler:
     command: tuple[str, ...]
     version: str
     is_zig: bool = False
+    is_gcc: bool = False
+
+    @property
+    def identity(self) -> str:
+        """Version and the options of every call: what decides its output beside a call's own."""
+        return shlex.join([self.version, *self.command[1:]])
+
+    def flags(self, target: CpuTarget) -> tuple[str, ...]:
+        """The options that decide what a kernel becomes."""
+        return (*COMMON_FLAGS, *self.target_flags(target))
 
     def target_flags(self, target: CpuTarget) -> tuple[str, ...]:
         """Flags that select the instruction sets of `target`."""
@@ -51,16 +62,39 @@ class Compiler:
         include: Path,
         shown_as: str,
         extra_flags: tuple[str, ...] = (),
+        precompiled: Path | None = None,
     ) -> None:
-        """Compile one file. `shown_as` stands for the source in errors and in the object."""
+        """Compile one file. `shown_as` stands for the source in errors and in the object.
+
+        `precompiled` is what `compile_header` made of SYSTEM_HEADER with the same flags, or None;
+        the object is the same. Where the compiler rejects it, the header itself is read.
+        """
         language = () if self.is_zig else ("-x", "c++")  # zig's command has it; a .cu needs it
-        command = [
-            *self.command, *COMMON_FLAGS, *self.target_flags(target), *extra_flags,
-            "-I", str(include),
-            f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={include}=include",
-            *language, "-c", source.name, "-o", str(output),
-        ]  # fmt: skip
-        run_compiler(command, source.parent, f"compiling {shown_as}", source)
+
+        def command(header: str) -> list[str]:
+            return [
+                *self.command, *self.flags(target), *extra_flags, "-I", str(include),
+                "-include", header,
+                f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={include}=include",
+                *language, "-c", source.name, "-o", str(output),
+            ]  # fmt: skip
+
+        if precompiled is not None:  # it is found by the name without its suffix
+            quick = command(str(precompiled.with_suffix("")))
+            if subprocess.run(quick, cwd=source.parent, capture_output=True).returncode == 0:
+                return
+        run_compiler(command(SYSTEM_HEADER), source.parent, f"compiling {shown_as}", source)
+
+    def compile_header(self, header: Path, output: Path, target: CpuTarget) -> None:
+        """Precompile a header that includes headers of the system only (gcc)."""
+        command = [*self.command, *self.flags(target), "-x", "c++-header"]
+        command += ["-c", str(header), "-o", str(output)]
+        run_compiler(command, output.parent, f"precompiling {header.name}", None)
+
+    def preprocess(self, header: Path, target: CpuTarget) -> str:
+        """All that a header declares and defines, macros too, when it is compiled (gcc, clang)."""
+        command = [*self.command, *self.flags(target), "-x", "c++-header", "-E", "-P", "-dD"]
+        return read_output([*command, str(header)], f"preprocessing {header.name}")
 
     def link_library(self, objects: list[Path], output: Path) -> None:
         """Link a shared library that needs the C library and nothing else."""
@@ -133,7 +167,16 @@ def _probed(command: tuple[str, ...], *, is_zig: bool = False) -> Compiler:
     question = [sys.executable, "-m", "ziglang", "version"] if is_zig else [*command, "--version"]
     answer = tell_version(question, f"C++ compiler '{shlex.join(command)}'")
     version = answer.splitlines()[0]
-    return Compiler(command, f"zig {version}" if is_zig else version, is_zig)
+    is_gcc = not is_zig and "Free Software Foundation" in answer  # in its words on copying
+    return Compiler(command, f"zig {version}" if is_zig else version, is_zig, is_gcc)
+
+
+def read_output(command: list[str], doing: str) -> str:
+    """What a compiler writes to its standard output."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ToolchainError(f"The compiler failed when {doing}: {done.stderr.strip()[:300]}")
+    return done.stdout
 
 
 def run_compiler(command: list[str], folder: Path, doing: str, source: Path | None) -> str:

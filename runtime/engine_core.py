@@ -2,8 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -115,10 +114,13 @@ class EngineCore:
 
     def step(self) -> list[Event]:
         """Run one step; returns the events of all requests."""
-        with self._alone():
+        self._begin()
+        try:
             plan = self.scheduler.plan()
             sampled = self._runner.run(plan)
             return self._deliver(self.scheduler.commit(plan, sampled))
+        finally:
+            self._busy.release()
 
     def logits(self, token_ids: Sequence[int], chunk_tokens: int | None = None) -> Logits:
         """Logits of every position, `[len(token_ids), vocab]`, computed in chunks over pages.
@@ -131,8 +133,11 @@ class EngineCore:
             chunk_tokens is None or is_count(chunk_tokens),
         )  # fmt: skip
         token_ids = self.prompt_ids(token_ids, generated_tokens=0)
-        with self._alone():
+        self._begin()
+        try:
             return self._logits(token_ids, chunk_tokens)
+        finally:
+            self._busy.release()
 
     def close(self) -> None:
         """Give back threads and memory; safe to call twice."""
@@ -165,18 +170,13 @@ class EngineCore:
 
     # -- inside -----------------------------------------------------------------------------
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _begin(self) -> None:
         """Refuse two threads at once: pages and worker threads belong to one step at a time."""
         if not self._busy.acquire(blocking=False):
             raise InfercError(
                 "The engine is running a step for another thread. An Engine serves one caller at a"
                 " time; AsyncEngine serves many."
             )
-        try:
-            yield
-        finally:
-            self._busy.release()
 
     def _logits(self, token_ids: list[int], chunk_tokens: int | None) -> Logits:
         blocks = self.scheduler.blocks.allocate(self.scheduler.blocks.blocks_for(len(token_ids)))

@@ -53,7 +53,12 @@ class Plan:
     @property
     def phase(self) -> str:
         """`decode` when every sequence has one new token, otherwise `prefill`."""
-        return "decode" if all(entry.length == 1 for entry in self.sequences) else "prefill"
+        return "decode" if self.decodes else "prefill"
+
+    @property
+    def decodes(self) -> bool:
+        """Whether every sequence has one new token."""
+        return all([len(entry.token_ids) == 1 for entry in self.sequences])
 
     @property
     def sampled(self) -> tuple[SequenceId, ...]:

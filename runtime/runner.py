@@ -1,6 +1,6 @@
 """Runs a plan and samples from its logits: what stands between `plan` and `commit`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from inferc.runtime.executors.base import Executor, GreedyExecutor, Logits, SamplingExecutor
 from inferc.runtime.plan import Plan
@@ -49,11 +49,12 @@ class Runner:
     ) -> Mapping[SequenceId, Sampled]:
         if min(token_ids, default=0) < 0:
             raise logits_are_nan()
-        return self._accept([Sampled(token) for token in token_ids], sampled)
+        return self._accept(map(Sampled, token_ids), sampled)
 
     def _accept(
-        self, found: Sequence[Sampled], sampled: tuple[SequenceId, ...]
+        self, found: Iterable[Sampled], sampled: tuple[SequenceId, ...]
     ) -> Mapping[SequenceId, Sampled]:
-        for sequence, token in zip(sampled, found, strict=True):
+        tokens = dict(zip(sampled, found, strict=True))
+        for sequence, token in tokens.items():
             self.sampler.accept(sequence, token)
-        return dict(zip(sampled, found, strict=True))
+        return tokens

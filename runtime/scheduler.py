@@ -126,9 +126,12 @@ class Scheduler:
     def _prompt_rows(self) -> int:
         """Rows that prompts may take in this step: fewer when running answers wait for it."""
         limit = self.config.mixed_prompt_tokens
-        if limit is None or all(sequence.remaining_tokens > 1 for sequence in self._running):
+        if limit is None:
             return self.config.step_tokens
-        return limit
+        for sequence in self._running:
+            if sequence.remaining_tokens == 1:
+                return limit
+        return self.config.step_tokens
 
     def _continue_running(
         self, prompt_rows: int, preempted: list[SequenceId]

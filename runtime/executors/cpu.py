@@ -50,6 +50,8 @@ class CpuExecutor:
         self._inputs = StepInputs(manifest.limits, self._page_tokens)
         self._logits: Logits = np.empty((0, self._vocab_size), np.float32)
         self._greedy_ids: Ints = np.zeros(manifest.limits.step_tokens, np.int32)
+        self._greedy_address = self._greedy_ids.ctypes.data
+        self._greedy_view = self._greedy_ids.data
         self._weight_pointers = _addresses(self._weights)
         self._pool_pointers = _addresses(self._pools)
         self._state_pointers = _addresses(self._states)
@@ -74,6 +76,11 @@ class CpuExecutor:
 
     def run(self, plan: Plan) -> Logits:
         """Logits of the wanted rows, in a buffer that the next call overwrites."""
+        rows = self._run(plan)
+        return self._logits[:rows]
+
+    def _run(self, plan: Plan) -> int:
+        """Run a step; returns how many rows of logits it has."""
         check_limits(plan, self._limits)
         shape = self._inputs.fill(plan)
         if shape.logit_rows > len(self._logits):
@@ -83,7 +90,7 @@ class CpuExecutor:
         args.sequences = shape.sequences
         args.logit_rows = shape.logit_rows
         self._run_step(shape)
-        return self._logits[: shape.logit_rows]
+        return shape.logit_rows
 
     def use_pool(self, threads: int, choice: PoolChoice) -> None:
         """Go on with other workers; between steps. Results stay the same."""
@@ -110,13 +117,12 @@ class CpuExecutor:
     def greedy(self, plan: Plan, end: int) -> list[int]:
         """The most likely ids, found by the workers: Python reads no logits."""
         args = self._args
-        args.greedy_ids, args.greedy_end = self._greedy_ids.ctypes.data, end
+        args.greedy_ids, args.greedy_end = self._greedy_address, end
         try:
-            rows = len(self.run(plan))
+            rows = self._run(plan)
         finally:
             args.greedy_ids = None
-        found: list[int] = self._greedy_ids[:rows].tolist()
-        return found
+        return self._greedy_view[:rows].tolist()
 
     def close(self) -> None:
         """Stop the worker threads; memory goes with the object."""

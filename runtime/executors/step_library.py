@@ -75,6 +75,7 @@ class StepLibrary:
 
     def __init__(self, path: Path, threads: int, choice: PoolChoice = DEFAULT_POOL) -> None:
         self._library = _load(path)
+        self._steps = (self._library.inferc_step_prefill, self._library.inferc_step_decode)
         self.abi_version = int(self._library.inferc_abi_version())
         self._start(threads, choice)
 
@@ -116,8 +117,7 @@ class StepLibrary:
                 "The engine was loaded before this process was forked, and its worker threads"
                 " stayed behind; load the artifact in the process that uses it."
             )
-        step = self._library.inferc_step_decode if decode else self._library.inferc_step_prefill
-        code = step(self._pool, ctypes.byref(args))
+        code = self._steps[decode](self._pool, ctypes.byref(args))
         if code != 0:
             raise InfercError(refusal(code, args))
 

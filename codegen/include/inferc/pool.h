@@ -29,6 +29,11 @@ struct alignas(64) WaitWord {
     uint32_t sleepers;
 };
 
+// How much longer than at a barrier a worker looks busily for the next job: between two steps the
+// caller runs some hundred microseconds of its own, and a step that begins with a wake-up begins
+// that much later on every worker but one.
+constexpr int kPoolJobSpins = 16;
+
 struct Pool {
     WaitWord job;      // number of the job handed out last
     WaitWord arrived;  // arrivals at barriers since the beginning
@@ -71,15 +76,15 @@ inline int64_t pool_now_ns() {
 
 // Looks for a value of at least `least` for spin_ns; whether there was one. The length of a pause
 // differs by a factor of ten between processors, so time decides and not their number.
-inline bool pool_spin(const Pool *pool, const WaitWord *word, uint64_t least) {
+inline bool pool_spin(int64_t spin_ns, const WaitWord *word, uint64_t least) {
     for (int64_t end_ns = 0;;) {
         for (int i = 0; i < 64; i++) {
             if (__atomic_load_n(&word->value, __ATOMIC_ACQUIRE) >= least) return true;
-            if (pool->spin_ns == 0) return false;
+            if (spin_ns == 0) return false;
             pool_pause();
         }
         const int64_t now_ns = pool_now_ns();
-        if (end_ns == 0) end_ns = now_ns + pool->spin_ns;
+        if (end_ns == 0) end_ns = now_ns + spin_ns;
         if (now_ns >= end_ns) return false;
         sched_yield();  // costs a fraction of a microsecond where nobody else wants to run
     }
@@ -92,9 +97,10 @@ inline uint32_t *pool_futex(WaitWord *word) {
 }
 #endif
 
-// Returns when word->value is at least `least`.
-inline void pool_wait(Pool *pool, WaitWord *word, uint64_t least) {
-    if (pool_spin(pool, word, least)) return;
+// Returns when word->value is at least `least`; looks busily for spin_ns, then sleeps.
+inline void pool_wait(Pool *pool, WaitWord *word, uint64_t least, int64_t spin_ns) {
+    (void)pool;
+    if (pool_spin(spin_ns, word, least)) return;
     // Sequentially consistent with pool_wake(): either the sleeper is counted or the value is seen.
     __atomic_fetch_add(&word->sleepers, 1, __ATOMIC_SEQ_CST);
 #if defined(__linux__)
@@ -129,7 +135,7 @@ inline void pool_barrier(Pool *pool) {
     const uint64_t workers = uint64_t(pool->workers);
     const uint64_t mine = __atomic_add_fetch(&pool->arrived.value, 1, __ATOMIC_SEQ_CST);
     const uint64_t last = (mine + workers - 1) / workers * workers;
-    if (mine != last) return pool_wait(pool, pool->gate, last);
+    if (mine != last) return pool_wait(pool, pool->gate, last, pool->spin_ns);
     if (pool->gate != &pool->arrived) __atomic_store_n(&pool->gate->value, last, __ATOMIC_SEQ_CST);
     pool_wake(pool, pool->gate);
 }
@@ -162,7 +168,7 @@ inline void *pool_thread(void *start) {
     int worker = ((Pool::Start *)start)->worker;
     if (pool->pinned) pool_pin(pool, worker);
     for (uint64_t job = 1;; job++) {
-        pool_wait(pool, &pool->job, job);
+        pool_wait(pool, &pool->job, job, kPoolJobSpins * pool->spin_ns);
         if (pool->stop) return nullptr;
         pool->fn(pool->arg, worker, pool->workers);
         pool_barrier(pool);

@@ -21,10 +21,11 @@ from inferc.codegen import packing
 ROOT = Path(__file__).parents[1]
 FLAGS = "-O3 -std=c++17 -fPIC -shared -pthread -fno-exceptions -fno-rtti -ffp-contract=off".split()
 KERNELS = (
-    "f32_f32 f16_f32 bf16_f32 bf16_bf16 q4_0_f32 q4_1_f32 q4_1_int8 q5_0_f32 q8_0_f32 q8_0_int8 "
-    "q2_k_f32 q3_k_f32 q4_k_f32 q4_k_int8 q5_k_f32 q6_k_f32 q6_k_int8 "
-    "u4_g128_f32 u4_g128_int8 u4b_g32_f32 u8_g128_f32 u8_g128_int8 mxfp4_f32 mxfp4_int8 "
-    "nf4_g64_f32 f8_g128_f32 f8e4m3_f32 i8_f32 i8_int8"
+    "f32_f32 f16_f32 bf16_f32 bf16_bf16 q4_0_f32 q4_1_f32 q4_1_int8 q4_1_int16 q5_0_f32 "
+    "q8_0_f32 q8_0_int8 q8_0_int16 q2_k_f32 q3_k_f32 q4_k_f32 q4_k_int8 q4_k_int16 q5_k_f32 "
+    "q6_k_f32 q6_k_int8 q6_k_int16 u4_g128_f32 u4_g128_int8 u4_g128_int16 u4b_g32_f32 "
+    "u8_g128_f32 u8_g128_int8 u8_g128_int16 mxfp4_f32 mxfp4_int8 mxfp4_int16 nf4_g64_f32 "
+    "f8_g128_f32 f8e4m3_f32 i8_f32 i8_int8 i8_int16"
 ).split()
 # With one thread processor time is used: others on a shared machine disturb it less.
 CLOCK = time.perf_counter

@@ -11,8 +11,8 @@ from inferc.codegen.group import Group
 from inferc.codegen.targets import Target
 from inferc.ir.cost import Cost, op_cost
 
-Compute = Literal["auto", "f32", "bf16", "int8"]
-PrefillPrecision = Literal["auto", "f32", "int8"]
+Compute = Literal["auto", "f32", "bf16", "int16", "int8"]
+PrefillPrecision = Literal["auto", "f32", "int16", "int8"]
 Phase = Literal["prefill", "decode"]
 
 

@@ -59,8 +59,10 @@ class SelectKernels(Pass):
         }
         if self.options().target.kind == "cuda":
             return  # an activation is rounded to bf16 whatever the weights are
+        integers = (set(INTEGERS), "block-quantised weights of integers and i8 weights")
         served = {
-            "int8": (set(INTEGERS), "block-quantised weights of integers and i8 weights"),
+            "int16": integers,
+            "int8": integers,
             "bf16": ({"bf16"}, "bf16 weights"),
         }
         for name in ("compute", "prefill_precision"):
@@ -80,10 +82,10 @@ class SelectKernels(Pass):
             raise CompileError(
                 f"Unknown compute mode '{self.compute}'. Known: {', '.join(get_args(Compute))}."
             )
-        if self.compute == "int8" and self.target.startswith("cuda:"):
+        if self.compute in ("int16", "int8") and self.target.startswith("cuda:"):
             raise CompileError(
-                "compute=int8 is not there for CUDA targets: integers are multiplied as bf16,"
-                " exactly. Leave compute at auto, or take f32."
+                f"compute={self.compute} is not there for CUDA targets: integers are multiplied as"
+                " bf16, exactly. Leave compute at auto, or take f32."
             )
         if self.prefill_precision not in get_args(PrefillPrecision):
             raise CompileError(

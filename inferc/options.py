@@ -24,7 +24,9 @@ class CompileOptions:
         target: see `inferc targets`; several CPUs joined by commas give one artifact, whose loader
             takes the most capable that the processor can run.
         compute: arithmetic of matrix products. `auto`: bf16 dot products for bf16 weights where the
-            target has them, else float32; `int8` rounds activations and needs quantised weights.
+            target has them, int16 for quantised weights on x86, else float32. `int16` and `int8`
+            round activations (a scale for each 32; 16 bits lose about what float32 sums lose) and
+            need quantised weights.
         kv_dtype: type of stored keys and values: f32, bf16, f16, i8 (with a scale for each token
             and KV head), and on a GPU f8e4m3 (rounded as they are, without scales).
             `auto`: bf16; on a CPU f32 where most of the model's matrices are stored as f32.
@@ -37,8 +39,9 @@ class CompileOptions:
             on sm_90a). Their sums have an order of their own, so what a token gets then depends, in
             the last bits, on how many rows its step has.
         prefill_precision: CPU: arithmetic of the products of prompts. `auto`: that of `compute`;
-            `f32`; `int8` rounds activations, for weights that are integers times a scale. Where it
-            differs from `compute`, a token's bits depend on whether its step was one of decode.
+            `f32`; `int16` and `int8` round activations, for weights that are integers times a
+            scale. Where it differs from `compute`, a token's bits depend on whether its step was
+            one of decode.
         tvm: lower row kernels by TVM; None if it is installed.
         check_passes: verify module and facts after every pass, and interpret it before and after.
         dump: folder for the module after every pass.

@@ -279,7 +279,7 @@ def _compute(options: dict[str, Any], manifest: Manifest) -> str:
     prefill = options.get("prefill_precision", "auto")
     kinds = {
         math_type(tensor.dtype, KernelOptions(target, each)).removeprefix("Math").lower()
-        for each in {compute, "int8" if prefill == "int8" else compute}
+        for each in {compute, compute if prefill == "auto" else prefill}
         for tensor in manifest.weights.tensors
         if tensor.layout.startswith(("n16", "experts"))
     }

@@ -55,13 +55,20 @@ class LinearParams:
 
 
 def math_type(dtype: str, options: KernelOptions) -> str:
-    """Arithmetic for a weight type: `auto` takes bf16 dot products where the target has them."""
+    """Arithmetic for a weight type.
+
+    `auto` takes dot products where the target has them: of bf16 pairs for bf16 weights, of int16
+    pairs for weights that are integers times a scale.
+    """
+    compute = options.compute
     if dtype == "bf16":
-        wanted = options.compute == "bf16" or (
-            options.compute in ("auto", "int8") and options.target.has_bf16_dots
-        )
-        return "MathBf16" if wanted else "MathF32"
-    return "MathInt8" if options.compute == "int8" and dtype in INTEGERS else "MathF32"
+        dots = compute in ("auto", "int16", "int8") and options.target.has_bf16_dots
+        return "MathBf16" if compute == "bf16" or dots else "MathF32"
+    if dtype not in INTEGERS:
+        return "MathF32"
+    if compute == "auto" and options.target.has_int16_dots:
+        return "MathInt16"
+    return {"int16": "MathInt16", "int8": "MathInt8"}.get(compute, "MathF32")
 
 
 def math_of(group: Group, dtype: str, options: KernelOptions) -> str:
@@ -74,7 +81,7 @@ def math_of(group: Group, dtype: str, options: KernelOptions) -> str:
     logits = tensor(group.op.results[0]).shape[0] == sym("L")
     if precision == "auto" or group.func.name != "prefill" or logits:
         return math_type(dtype, options)
-    if precision == "int8" and dtype not in INTEGERS:
+    if precision in ("int16", "int8") and dtype not in INTEGERS:
         return math_type(dtype, options)
     return math_type(dtype, replace(options, compute=precision))
 

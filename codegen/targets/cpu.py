@@ -52,6 +52,11 @@ class CpuTarget:
         """Whether products of bf16 pairs are added to a float32 by one instruction."""
         return self.has("avx512bf16") or self.has("bf16")
 
+    @property
+    def has_int16_dots(self) -> bool:
+        """Whether one instruction multiplies and adds more int16 pairs than another float32."""
+        return self.has("avx2")
+
     def has(self, feature: str) -> bool:
         """Whether an instruction set may be used."""
         return feature in self.isa

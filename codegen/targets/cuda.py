@@ -72,6 +72,11 @@ class CudaTarget:
         """For kernels of the CPU; those of CUDA have their own choice of arithmetic."""
         return False
 
+    @property
+    def has_int16_dots(self) -> bool:
+        """As has_bf16_dots."""
+        return False
+
     def has(self, feature: str) -> bool:
         """No instruction set of a CPU."""
         return False

@@ -20,12 +20,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "into one artifact, and the best is chosen at load"
     },
     "compute": {
-        "choices": ("auto", "f32", "bf16", "int8"),
+        "choices": ("auto", "f32", "bf16", "int16", "int8"),
         "help": "arithmetic of matrix products; auto: bf16 dot products for bf16 weights where the "
-        "target has them, else f32; int8 rounds activations",
+        "target has them, int16 for quantised weights on x86, else f32; int16 and int8 round "
+        "activations, 16 bits by about as much as sums of float32 round anyway",
     },
     "prefill_precision": {
-        "choices": ("auto", "f32", "int8"),
+        "choices": ("auto", "f32", "int16", "int8"),
         "help": "CPU: arithmetic of the products of prompts; int8 rounds activations, is faster, "
         "and has other bits than decode (default auto: as --compute)",
     },

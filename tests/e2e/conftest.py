@@ -27,12 +27,12 @@ def _cache(workshop: Workshop) -> None:
 
 @pytest.fixture(scope="session")
 def smollm2_artifact(workshop: Workshop) -> Path:
-    return workshop.real("smollm2", smollm2_gguf(), kv_dtype="f32")
+    return workshop.real("smollm2", smollm2_gguf(), compute="f32", kv_dtype="f32")
 
 
 @pytest.fixture(scope="session")
 def gemma3_artifact(workshop: Workshop) -> Path:
-    return workshop.real("gemma3-270m", gemma3_gguf(), kv_dtype="f32")
+    return workshop.real("gemma3-270m", gemma3_gguf(), compute="f32", kv_dtype="f32")
 
 
 class KnownReferences:

@@ -38,10 +38,10 @@ EXPORTS = [
 def parity(model: Path, output: Path) -> list[int | None]:
     """However the prompt is cut, every bit is the same; the numbers are those of ONNX Runtime.
 
-    Pages are float32, as in ONNX Runtime's own caches: 4-bit models would get bf16 ones.
+    Arithmetic and pages are float32, as ONNX Runtime's: 4-bit models would get int16 and bf16.
     Returns the windows of the layers.
     """
-    manifest = inferc.compile(model, output, context_tokens=CONTEXT, kv_dtype="f32")
+    manifest = inferc.compile(model, output, context_tokens=CONTEXT, compute="f32", kv_dtype="f32")
     ids = np.random.default_rng(3).integers(0, tiny.VOCAB, LENGTH).tolist()
     with inferc.load(output, threads=THREADS) as engine:
         ways = [engine.logits(ids, chunk) for chunk in (None, 7, 1)]

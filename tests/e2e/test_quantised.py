@@ -10,6 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import inferc
+from inferc.codegen.kernel import KernelOptions
+from inferc.codegen.kernels.linear import math_type
+from inferc.codegen.targets import parse_target
 from inferc.metrics import relative_error
 from inferc.runtime.artifact import read_manifest
 from inferc.tolerance import tolerance
@@ -26,15 +29,16 @@ CASES = (
     ("phi3", "f8-channel"), ("qwen2", "int8"), ("qwen2", "bnb-int8"), ("mixtral", "gptq"),
     ("mixtral", "f8-tensor"), ("gpt_oss", "mxfp4"),
 )  # fmt: skip
+COARSEST = tolerance("int16", "f32").max
 IDS = [int(t) for t in np.random.default_rng(1).integers(0, 256, LENGTH)]
 
 
 def compiled(family: str, method: str, folder: Path, **options: object) -> tuple[Path, Path, Path]:
-    """The source, the plain model with the same values, and the artifact."""
+    """The source, the plain model with the same values, and the artifact, exact by default."""
     stored, plain = quantised_models.save(family, method, folder)
     warm(stored, None, CACHE)
     output = folder / "artifact"
-    inferc.compile(stored, output, **{"kv_dtype": "f32", **options})
+    inferc.compile(stored, output, **{"compute": "f32", "kv_dtype": "f32", **options})
     return stored, plain, output
 
 
@@ -50,6 +54,26 @@ def reference(folder: Path) -> np.ndarray:
 def test_logits(family: str, method: str, tmp_path: Path) -> None:
     _, plain, artifact = compiled(family, method, tmp_path)
     assert relative_error(logits_of(artifact, IDS), reference(plain)) < FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [("llama", "gptq"), ("llama", "pack-8"), ("qwen2", "int8"), ("mixtral", "gptq")],
+)
+def test_logits_of_int16(family: str, method: str, tmp_path: Path) -> None:
+    """What x86 does by default: activations are rounded to 16 bits, alike in chunks of any size."""
+    _, plain, artifact = compiled(family, method, tmp_path, compute="int16")
+    assert 1e-6 < relative_error(logits_of(artifact, IDS), reference(plain)) < COARSEST
+
+
+@pytest.mark.parametrize(
+    ("target", "arithmetic"), [("cpu:x86-64-v3", "int16"), ("cpu:x86-64-v4", "int16"),
+                               ("cpu:armv8-a", "f32"), ("cpu:portable", "f32")],
+)  # fmt: skip
+def test_default_arithmetic(target: str, arithmetic: str) -> None:
+    options = KernelOptions(parse_target(target))
+    assert math_type("q4_1", options) == f"Math{arithmetic.capitalize()}"
+    assert math_type("nf4_g64", options) == "MathF32"
 
 
 def test_weights_stay_small(tmp_path: Path) -> None:
@@ -75,9 +99,7 @@ def test_verify_knows_the_arithmetic_of_experts(tmp_path: Path) -> None:
 
 def test_prefill_in_int8(tmp_path: Path) -> None:
     """Prompts are rounded, alike in one piece and in chunks; decode is exact."""
-    stored, _, artifact = compiled(
-        "llama", "gptq", tmp_path, prefill_precision="int8", kv_dtype="f32"
-    )
+    stored, _, artifact = compiled("llama", "gptq", tmp_path, prefill_precision="int8")
     result = verify(artifact, stored)
     assert result.compute == "int8" and result.passed
     whole, chunks, decode = result.ways

@@ -9,6 +9,8 @@ import pytest
 
 import inferc
 from inferc.cli.main import main
+from inferc.codegen.targets import parse_target
+from tests.e2e.workshop import Workshop
 from tests.models import gemma3_gguf, smollm2_gguf
 
 pytestmark = pytest.mark.usefixtures("references")
@@ -27,6 +29,16 @@ def check(artifact: Path, source: Path, *options: str) -> None:
 
 def test_smollm2(smollm2_artifact: Path) -> None:
     check(smollm2_artifact, smollm2_gguf(), "--tokens", str(TOKENS))
+
+
+def test_smollm2_by_default(workshop: Workshop) -> None:
+    """Rounded activations (on x86) and pages of bf16: within the table of tolerances."""
+    artifact = workshop.real("smollm2-default", smollm2_gguf())
+    assert main(["verify", str(artifact), str(smollm2_gguf()), "--tokens", str(TOKENS)]) == 0
+    result = json.loads((artifact / "verification.json").read_text())
+    wanted = parse_target("cpu:native").has_int16_dots
+    assert result["compute"] == ("int16" if wanted else "f32") and result["kv_dtype"] == "bf16"
+    assert all(way["bit_equal"] for way in result["ways"])
 
 
 def test_gemma3(gemma3_artifact: Path) -> None:

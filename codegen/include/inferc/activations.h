@@ -1,8 +1,8 @@
 // Activation rows as the matmul kernels read them: R rows side by side, in 4-byte units along k.
 //
-// A unit is one float (MathF32), two bf16 (MathBf16 with the instruction) or four int8 (MathInt8).
-// Beside the units: sums of x over each weight group, for formats with a minimum or an offset; for
-// int8 the scale of each run of 32 and the integer sums.
+// A unit is one float (MathF32), two bf16 (MathBf16 with the instruction), two int16 (MathInt16: k
+// and k + 2) or four int8 (MathInt8). Beside the units: sums of x over each weight group, for
+// formats with a minimum or an offset; for integers the scale of each run of 32 and integer sums.
 #pragma once
 
 #include "weights.h"
@@ -13,6 +13,7 @@ inline namespace INFERC_ISA {
 struct MathF32 {};   // float32 multiply-add
 struct MathBf16 {};  // x rounded to bf16, products summed in float32, odd k before even k
 struct MathInt8 {};  // x rounded to int8 by row and 32 k, integer sums by weight group
+struct MathInt16 {};  // the same with 16 bits: x loses 2^-16 of the largest of its run at most
 
 template <class A, class B>
 struct SameType {
@@ -42,9 +43,9 @@ INFERC_INLINE T load_scalar(const uint8_t *p) {
 // Views into prepared rows; index [position][R].
 struct Panel {
     const uint8_t *units;
-    const float *scale;   // a 32 k (int8)
+    const float *scale;   // a 32 k (integers)
     const float *sum;     // a weight group
-    const int32_t *isum;  // a weight group (int8)
+    const int32_t *isum;  // a weight group (integers)
 };
 
 #if defined(INFERC_DPBF16)
@@ -54,8 +55,14 @@ constexpr bool kPairedBf16 = false;
 #endif
 
 template <class Math>
+constexpr bool sums_integers() {
+    return SameType<Math, MathInt8>::value || SameType<Math, MathInt16>::value;
+}
+
+template <class Math>
 constexpr int64_t units_of(int64_t k) {
     if (SameType<Math, MathInt8>::value) return k / 4;
+    if (SameType<Math, MathInt16>::value) return k / 2;
     if (SameType<Math, MathBf16>::value && kPairedBf16) return (k + 1) / 2;
     return k + k % 2;
 }
@@ -74,7 +81,7 @@ INFERC_INLINE Panel panel_at(const uint8_t *blob, int64_t rows, int64_t k, int64
     if constexpr (W::blocks) {
         const float *side = (const float *)(blob + 4 * rows * units_of<Math>(k));
         p.sum = side + rows * (begin / W::group);
-        if constexpr (SameType<Math, MathInt8>::value) {
+        if constexpr (sums_integers<Math>()) {
             side += rows * (k / W::group);
             p.scale = side + rows * (begin / 32);
             p.isum = (const int32_t *)(side + rows * (k / 32)) + rows * (begin / W::group);
@@ -115,31 +122,49 @@ INFERC_INLINE void prepare_row_bf16(uint8_t *units, const float *x, int64_t rows
     }
 }
 
-// One run of 32: scale = max |x| / 127, integers to nearest even. Returns nothing for an all-zero
-// run but zeros. isum gets the integer sums of groups of `group`.
-INFERC_INLINE void prepare_run_int8(uint8_t *units, const float *x, int64_t rows, float *scale,
-                                    int32_t *isum, int group) {
-    f32x16 a = load(x), b = load(x + 16);
-    float largest = reduce_max(max(abs(a), abs(b)));
-    f32x16 inverse = splat(largest > 0.0f ? 127.0f / largest : 0.0f);
-    int32_t q[32];
-    store_i(q, round_to_int(a * inverse));
-    store_i(q + 16, round_to_int(b * inverse));
-    *scale = largest / 127.0f;
+// 32 numbers of int8 as eight units.
+INFERC_INLINE void store_units(MathInt8, uint8_t *units, const int32_t *q, int64_t rows) {
     int8_t bytes[32];
     for (int i = 0; i < 32; i++) bytes[i] = int8_t(q[i]);
     for (int i = 0; i < 32; i += 4) memcpy(units + rows * i, bytes + i, 4);
-    for (int g = 0; g < 32 / group; g++) {
-        int32_t s = 0;
-        for (int i = 0; i < group; i++) s += q[g * group + i];
-        isum[g * rows] = s;
+}
+
+// 32 numbers of int16 as sixteen units: elements 0 and 2, then 1 and 3, of every four.
+INFERC_INLINE void store_units(MathInt16, uint8_t *units, const int32_t *q, int64_t rows) {
+    for (int i = 0; i < 32; i += 4) {
+        uint32_t even = uint32_t(q[i] & 0xffff) | uint32_t(q[i + 2]) << 16;
+        uint32_t odd = uint32_t(q[i + 1] & 0xffff) | uint32_t(q[i + 3]) << 16;
+        memcpy(units + 2 * rows * i, &even, 4);
+        memcpy(units + 2 * rows * (i + 2), &odd, 4);
     }
 }
 
-template <class W>
-INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows, int64_t r,
-                                    int64_t k, int64_t x_k) {
-    Panel p = panel_at<W, MathInt8>(blob, rows, k, 0);
+// One run of 32: scale = max |x| / most, integers to nearest even; an all-zero run gives zeros, one
+// with a NaN or an infinity a scale that is NaN. isum gets the integer sums of groups of `group`.
+template <class Math>
+INFERC_INLINE void prepare_run(uint8_t *units, const float *x, int64_t rows, float *scale,
+                               int32_t *isum, int group) {
+    constexpr float kMost = SameType<Math, MathInt16>::value ? 32767.0f : 127.0f;
+    f32x16 a = load(x), b = load(x + 16);
+    float largest = reduce_max(max(abs(a), abs(b)));
+    float poison = reduce_add(a * zero() + b * zero());
+    f32x16 inverse = splat(largest > 0.0f ? kMost / largest : 0.0f);
+    int32_t q[32];
+    store_i(q, round_to_int(a * inverse));
+    store_i(q + 16, round_to_int(b * inverse));
+    *scale = largest / kMost + poison;
+    store_units(Math{}, units, q, rows);
+    for (int g = 0; g < 32 / group; g++) {
+        uint32_t s = 0;  // wraps where there are NaNs
+        for (int i = 0; i < group; i++) s += uint32_t(q[g * group + i]);
+        isum[g * rows] = int32_t(s);
+    }
+}
+
+template <class W, class Math>
+INFERC_INLINE void prepare_row_integers(uint8_t *blob, const float *x, int64_t rows, int64_t r,
+                                        int64_t k, int64_t x_k) {
+    Panel p = panel_at<W, Math>(blob, rows, k, 0);
     float *sum = (float *)p.sum + r, *scale = (float *)p.scale + r;
     int32_t *isum = (int32_t *)p.isum + r;
     constexpr int kGroups = 32 / W::group;
@@ -151,7 +176,8 @@ INFERC_INLINE void prepare_row_int8(uint8_t *blob, const float *x, int64_t rows,
             memcpy(tail, run, size_t(x_k - i) * 4);
             run = tail;
         }
-        prepare_run_int8(blob + 4 * r + rows * i, run, rows, scale + at, isum + group_at, W::group);
+        prepare_run<Math>(blob + 4 * (r + rows * units_of<Math>(i)), run, rows, scale + at,
+                          isum + group_at, W::group);
         for (int g = 0; g < kGroups; g++)
             sum[group_at + g * rows] = scale[at] * float(isum[group_at + g * rows]);
     }
@@ -165,8 +191,8 @@ INFERC_INLINE void prepare_rows(uint8_t *blob, const float *x, int64_t stride, i
                                 int64_t rows, int64_t k, int64_t x_k) {
     if (valid < rows) memset(blob, 0, size_t(prepared_bytes(rows, k) - 64));
     for (int64_t r = 0; r < valid; r++, x += stride) {
-        if constexpr (SameType<Math, MathInt8>::value) {
-            prepare_row_int8<W>(blob, x, rows, r, k, x_k);
+        if constexpr (sums_integers<Math>()) {
+            prepare_row_integers<W, Math>(blob, x, rows, r, k, x_k);
             continue;
         } else if constexpr (SameType<Math, MathBf16>::value) {
             prepare_row_bf16(blob + 4 * r, x, rows, k);

@@ -223,8 +223,8 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
     }
 }
 
-// y = x wT. W: a reader of weights*.h; Math: MathF32 (any W), MathBf16 (BF16), MathInt8 (blocks of
-// integers). epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but
+// y = x wT. W: a reader of weights*.h; Math: MathF32 (any W), MathBf16 (BF16), MathInt8 and
+// MathInt16 (blocks of integers). epilogue(row, col, lanes, acc): columns [col, col + lanes) of a row; lanes is 16 but
 // at the end of n. Flops 2 * rows * n * k. Bytes: the packed weights, 4 * rows * k of x, and what
 // the epilogue touches.
 template <class W, class Math, class Epilogue>

@@ -30,17 +30,17 @@ constexpr int kTileColumns = 1;
 template <class Math>
 constexpr bool totals_stay() {
 #if defined(INFERC_AVX512)
-    return SameType<Math, MathInt8>::value;
+    return sums_integers<Math>();
 #else
     return false;
 #endif
 }
 
-// Where products are summed in 16 bits, decoding costs little beside what a panel costs: each tile
+// AVX2 without dot products: decoding to integers costs little beside what a panel costs: each tile
 // of rows decodes for itself.
 template <class Math>
 constexpr bool decodes_often() {
-    return kShortSums && SameType<Math, MathInt8>::value;
+    return kShortSums && sums_integers<Math>();
 }
 
 template <class Math>

@@ -68,8 +68,8 @@ INFERC_INLINE void panel_group(Sums<W, Math, R, kTileColumns> &sums, const uint8
         INFERC_EACH(c, C) load_vector(w + 64 * (u * C + c), &v[c]);
         sums.add_all(int(u), v, units + 4 * u * R);
     };
-    if constexpr (SameType<Math, MathInt8>::value) {
-        INFERC_EACH(u, W::group / 4) add(u);
+    if constexpr (sums_integers<Math>()) {
+        INFERC_EACH(u, W::group / 4 * Op::vectors) add(u);
     } else {
         INFERC_UNROLL_4 for (int64_t u = 0; u < count; u++) add(u);
     }

@@ -129,6 +129,36 @@ struct Operand<W, MathInt8> {
     }
 };
 
+template <class W>
+struct Operand<W, MathInt16> {
+    typedef i32x16 Vector;
+    typedef i32x16 Acc;
+    static constexpr int vectors = 2;
+    static constexpr float scale_factor = 1.0f;
+    static constexpr bool is_signed = !W::seven_bits;
+
+    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+        i32x16 q;
+        if constexpr (is_signed)
+            q = signed_quad<W>(AllLanes{}, at, group, v);
+        else
+            q = unsigned_quad<W>(AllLanes{}, at, group, v);
+        out[0] = even_bytes<is_signed>(q);
+        out[1] = odd_bytes<is_signed>(q);
+    }
+    static INFERC_INLINE Acc start(const Panel &a, int64_t at) {
+        return splat_i(W::offset == 0 || is_signed ? 0 : -W::offset * a.isum[at]);
+    }
+    // No sum is too large: 255 * 32767 * 32 < 2^31.
+    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
+        return dot_shorts(acc, w, splat_i(load_scalar<int32_t>(unit)));
+    }
+    static INFERC_INLINE f32x16 fold(f32x16 total, f32x16 scale, Acc acc, const Panel &a,
+                                     int64_t at) {
+        return fma(scale * splat(a.scale[at]), to_f32(acc), total);
+    }
+};
+
 template <class W, class Math>
 INFERC_INLINE f32x16 finish_group(f32x16 total, f32x16 scale, const f32x16 *minimum,
                                   typename Operand<W, Math>::Acc acc, const Panel &a,

@@ -162,6 +162,37 @@ INFERC_INLINE float reduce_max(f32x16 a) {
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
 }
 
+// Bytes 0 and 2 (1 and 3) of each lane as two numbers of 16 bits.
+template <bool kSigned>
+INFERC_INLINE i32x16 even_bytes(i32x16 a) {
+    if constexpr (!kSigned) return a & splat_i(0x00ff00ff);
+    return {_mm256_srai_epi16(_mm256_slli_epi16(a.lo, 8), 8),
+            _mm256_srai_epi16(_mm256_slli_epi16(a.hi, 8), 8)};
+}
+template <bool kSigned>
+INFERC_INLINE i32x16 odd_bytes(i32x16 a) {
+    if constexpr (kSigned) return {_mm256_srai_epi16(a.lo, 8), _mm256_srai_epi16(a.hi, 8)};
+    return {_mm256_srli_epi16(a.lo, 8), _mm256_srli_epi16(a.hi, 8)};
+}
+
+// Sums of integers stay chains: GCC makes them trees otherwise, whose leaves need more registers
+// than there are.
+INFERC_INLINE void keep_chain(i32x16 *a) { asm("" : "+x"(a->lo), "+x"(a->hi)); }
+
+// Two products of signed numbers of 16 bits added to each lane.
+#if defined(__AVXVNNI__)
+INFERC_BOTH(i32x16, dot_shorts, (i32x16 acc, i32x16 w, i32x16 x),
+            _mm256_dpwssd_avx_epi32(acc.lo, w.lo, x.lo),
+            _mm256_dpwssd_avx_epi32(acc.hi, w.hi, x.hi))
+#else
+INFERC_INLINE i32x16 dot_shorts(i32x16 acc, i32x16 w, i32x16 x) {
+    acc = {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x.lo)),
+           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x.hi))};
+    keep_chain(&acc);
+    return acc;
+}
+#endif
+
 #if defined(__AVXVNNI__)
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
@@ -180,9 +211,6 @@ INFERC_BOTH(i32x16, signed_products, (i32x16 w, i32x16 x),
             _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(x.hi, w.hi)))
 INFERC_BOTH(i32x16, add_shorts, (i32x16 a, i32x16 b), _mm256_add_epi16(a.lo, b.lo),
             _mm256_add_epi16(a.hi, b.hi))
-// Sums of integers stay chains: GCC makes them trees otherwise, whose leaves need more registers
-// than there are.
-INFERC_INLINE void keep_chain(i32x16 *a) { asm("" : "+x"(a->lo), "+x"(a->hi)); }
 // The two numbers of 16 bits in each lane, added.
 INFERC_BOTH(i32x16, pairs_of_shorts, (i32x16 a), _mm256_madd_epi16(a.lo, _mm256_set1_epi16(1)),
             _mm256_madd_epi16(a.hi, _mm256_set1_epi16(1)))

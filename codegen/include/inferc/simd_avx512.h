@@ -111,6 +111,27 @@ INFERC_INLINE float reduce_add(f32x16 a) {
 }
 INFERC_INLINE float reduce_max(f32x16 a) { return _mm512_reduce_max_ps(a.v); }
 
+// Bytes 0 and 2 (1 and 3) of each lane as two numbers of 16 bits.
+template <bool kSigned>
+INFERC_INLINE i32x16 even_bytes(i32x16 a) {
+    if constexpr (!kSigned) return a & splat_i(0x00ff00ff);
+    return {_mm512_srai_epi16(_mm512_slli_epi16(a.v, 8), 8)};
+}
+template <bool kSigned>
+INFERC_INLINE i32x16 odd_bytes(i32x16 a) {
+    if constexpr (kSigned) return {_mm512_srai_epi16(a.v, 8)};
+    return {_mm512_srli_epi16(a.v, 8)};
+}
+
+// Two products of signed numbers of 16 bits added to each lane.
+INFERC_INLINE i32x16 dot_shorts(i32x16 acc, i32x16 w, i32x16 x) {
+#if defined(__AVX512VNNI__)
+    return {_mm512_dpwssd_epi32(acc.v, w.v, x.v)};
+#else
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(w.v, x.v))};
+#endif
+}
+
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
 INFERC_INLINE i32x16 dot_bytes(i32x16 acc, i32x16 w, i32x16 x) {

@@ -211,6 +211,34 @@ INFERC_INLINE float reduce_max(f32x16 a) {
     return vmaxnmvq_f32(quarter);
 }
 
+// Bytes 0 and 2 (1 and 3) of each lane as two numbers of 16 bits.
+template <bool kSigned>
+INFERC_INLINE uint32x4_t even_quad(uint32x4_t a) {
+    if constexpr (!kSigned) return a & 0x00ff00ffu;
+    return vreinterpretq_u32_s16(vshrq_n_s16(vshlq_n_s16(vreinterpretq_s16_u32(a), 8), 8));
+}
+template <bool kSigned>
+INFERC_INLINE uint32x4_t odd_quad(uint32x4_t a) {
+    if constexpr (kSigned) return vreinterpretq_u32_s16(vshrq_n_s16(vreinterpretq_s16_u32(a), 8));
+    return vreinterpretq_u32_u16(vshrq_n_u16(vreinterpretq_u16_u32(a), 8));
+}
+template <bool kSigned>
+INFERC_INLINE i32x16 even_bytes(i32x16 a) {
+    return INFERC_A(even_quad<kSigned>);
+}
+template <bool kSigned>
+INFERC_INLINE i32x16 odd_bytes(i32x16 a) {
+    return INFERC_A(odd_quad<kSigned>);
+}
+
+// Two products of signed numbers of 16 bits added to each lane.
+INFERC_INLINE uint32x4_t dot_short_quad(uint32x4_t acc, uint32x4_t w, uint32x4_t x) {
+    const int16x8_t a = vreinterpretq_s16_u32(w), b = vreinterpretq_s16_u32(x);
+    const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+    return acc + vreinterpretq_u32_s32(vpaddq_s32(low, vmull_high_s16(a, b)));
+}
+INFERC_INLINE i32x16 dot_shorts(i32x16 a, i32x16 b, i32x16 c) { return INFERC_ABC(dot_short_quad); }
+
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
 INFERC_INLINE int32x4_t dot_quad(int32x4_t acc, uint8x16_t w, int8x16_t x) {

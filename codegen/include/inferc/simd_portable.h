@@ -167,6 +167,25 @@ INFERC_INLINE float reduce_max(f32x16 a) {
     return s;
 }
 
+// Bytes 0 and 2 (1 and 3) of each lane as two numbers of 16 bits.
+template <bool kSigned>
+INFERC_INLINE i32x16 even_bytes(i32x16 a) {
+    if constexpr (!kSigned) return a & splat_i(0x00ff00ff);
+    vector_i32 high = (vector_i32)((vector_u32)a.v << 8) >> 24;
+    vector_i32 low = (vector_i32)((vector_u32)a.v << 24) >> 24;
+    return {(vector_i32)((vector_u32)high << 16) | (low & 0xffff)};
+}
+template <bool kSigned>
+INFERC_INLINE i32x16 odd_bytes(i32x16 a) {
+    return even_bytes<kSigned>(a >> 8);
+}
+
+// Two products of signed numbers of 16 bits added to each lane.
+INFERC_INLINE i32x16 dot_shorts(i32x16 acc, i32x16 w, i32x16 x) {
+    const auto low = [](i32x16 a) { return (vector_i32)((vector_u32)a.v << 16) >> 16; };
+    return {acc.v + low(w) * low(x) + (w.v >> 16) * (x.v >> 16)};
+}
+
 // Four products of unsigned bytes `w` and signed bytes `x` added to each lane, exact.
 template <bool kSevenBits>
 INFERC_INLINE i32x16 dot_bytes(i32x16 acc, i32x16 w, i32x16 x) {

@@ -90,6 +90,8 @@ int main() {
     product<BF16, MathBf16>(33, 65);
     product<Q5_1, MathF32>(33, 64);
     product<Q6_K, MathInt8>(17, 512);
+    product<Q6_K, MathInt16>(17, 512);
+    product<Q4_1, MathInt16>(33, 64);
     product<U4_G64, MathF32>(33, 192);
     product<F8_G128, MathF32>(17, 128);
     product<NF4_G64, MathF32>(17, 64);

@@ -9,15 +9,22 @@ from weights_cases import decode, from_bf16, random_rows, to_bf16
 
 from inferc.codegen import packing, workspace
 
+SHORTS = ("i8", "q4_1", "q5_0", "q8_0", "q3_k", "q4_k", "q6_k", "u4b_g64", "u8_g128", "mxfp4")
+MOST = {"int8": 127, "int16": 32767}
 CASES = [
     (isa, fmt, math)
     for isa in ISAS
-    for math, formats in (("f32", packing.FORMATS), ("int8", packing.INTEGERS), ("bf16", ("bf16",)))
+    for math, formats in (
+        ("f32", packing.FORMATS),
+        ("int8", packing.INTEGERS),
+        ("int16", SHORTS),
+        ("bf16", ("bf16",)),
+    )
     for fmt in formats_of(isa, formats)
 ]
 GATED = (
     "bf16 bf16", "q4_1 f32", "q6_k int8", "f16 f32", "u4b_g64 f32", "mxfp4 int8", "f8_g128 f32",
-    "i8 int8",
+    "i8 int8", "q4_1 int16", "q8_0 int16",
 )  # fmt: skip
 ROWS = (1, 2, 3, 5, 8, 16, 37)
 
@@ -46,10 +53,10 @@ def reference(fmt, math, x, w):
     x = x.astype(np.float64)
     if math == "bf16":
         x = from_bf16(to_bf16(x.astype(np.float32))).astype(np.float64)
-    if math == "int8":
+    if math in MOST:
         rows, k = x.shape
         runs = np.pad(x.astype(np.float32), ((0, 0), (0, -k % 32))).reshape(rows, -1, 32)
-        scale = np.abs(runs).max(-1, keepdims=True) / np.float32(127)
+        scale = np.abs(runs).max(-1, keepdims=True) / np.float32(MOST[math])
         rounded = np.rint(runs / np.where(scale == 0, 1, scale)) * scale
         x = rounded.reshape(rows, -1)[:, :k].astype(np.float64)
     w = w.astype(np.float64)
@@ -57,8 +64,8 @@ def reference(fmt, math, x, w):
 
 
 def agree(math, got, want, size):
-    # int8 rounds a few values differently where x / scale is nearly half way
-    tolerance = 1e-2 if math == "int8" else 2e-6
+    # integers round a few values differently where x / scale is nearly half way
+    tolerance = {"int8": 1e-2, "int16": 4e-6}.get(math, 2e-6)
     close = bool((np.abs(got - want) <= tolerance * size + 1e-6).all())
     return close and (math != "int8" or np.abs(got - want).mean() <= 1e-4 * size.mean())
 
@@ -107,7 +114,7 @@ def raise_zero(blocks):
     blocks[..., 2] += 1
 
 
-@pytest.mark.parametrize("math", ["f32", "int8"])
+@pytest.mark.parametrize("math", ["f32", "int8", "int16"])
 @pytest.mark.parametrize("fault", [swap_nibbles, halves_for_pairs, raise_zero])
 def test_planted_faults_are_caught(math, fault):
     rng, fmt, n, k = np.random.default_rng(6), "u4b_g64", 21, 192
@@ -158,10 +165,25 @@ def test_many_rows_split_by_rows_and_columns(isa):
         assert (run(isa, "q5_0", "f32", x[row : row + 1], packed, n) == whole[row]).all()
 
 
+@pytest.mark.parametrize("math", MOST)
 @pytest.mark.parametrize("isa", ISAS)
-def test_zero_activations_give_zero(isa):
+def test_zero_activations_give_zero(isa, math):
     packed = packing.pack("q8_0", random_rows("q8_0", 16, 64, np.random.default_rng(5)))
-    assert (run(isa, "q8_0", "int8", np.zeros((2, 64), np.float32), packed, 16) == 0).all()
+    assert (run(isa, "q8_0", math, np.zeros((2, 64), np.float32), packed, 16) == 0).all()
+
+
+@pytest.mark.parametrize("math", MOST)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_gives_none(isa, math, value):
+    """Integers have no NaN: the scale of their run carries it, and to its own row only."""
+    packed = packing.pack("q8_0", random_rows("q8_0", 16, 96, np.random.default_rng(5)))
+    for at in (0, 17, 63, 95):
+        x = np.ones((9, 96), np.float32)
+        x[4, at] = value
+        got = run(isa, "q8_0", math, x, packed, 16)
+        assert np.isnan(got[4]).all()
+        assert np.isfinite(np.delete(got, 4, 0)).all()
 
 
 # Bytes of a stored block that hold its codes, and what makes them as far from zero as they get.
@@ -174,7 +196,8 @@ FARTHEST = {
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("fmt", FARTHEST)
-def test_largest_integers_fit_their_sums(isa, fmt):
+@pytest.mark.parametrize("math", MOST)
+def test_largest_integers_fit_their_sums(isa, fmt, math):
     """All codes and all activations as large as they get, of one sign or of both."""
     rng = np.random.default_rng(13)
     n, k = 21, k_of(fmt, 2)
@@ -186,7 +209,7 @@ def test_largest_integers_fit_their_sums(isa, fmt):
     want, scale = reference(fmt, "f32", x, decode(fmt, stored))
     packed = packing.pack(fmt, stored)
     for rows in (1, 3, 9):
-        got = run(isa, fmt, "int8", x[:rows], packed, n)
+        got = run(isa, fmt, math, x[:rows], packed, n)
         assert (np.abs(got - want[:rows]) <= 2e-6 * scale[:rows]).all()
 
 

@@ -6,8 +6,8 @@ from bench.peers_cpu.catalog import MODELS, PEERS
 
 _INT8, _BF16, _ANEW, _VNNI = "¹", "²", "³", "⁴"
 FOOTNOTES = (
-    f"{_INT8} Rounds activations to int8, with a scale for each block: less exact than inferc's",
-    "default. llama.cpp and ik_llama.cpp do so with all quantised weights (blocks of Q8_0, Q8_1 or",
+    f"{_INT8} Rounds activations to int8, with a scale for each block: less exact than the 16",
+    "bits of inferc's default. llama.cpp and ik_llama.cpp do so with all quantised weights (blocks of Q8_0, Q8_1 or",
     "Q8_K), ONNX Runtime's int4 by its option `int4_accuracy_level=4`, inferc only by",
     "`--compute int8`.  ",
     f"{_BF16} Rounds activations to bf16.  ",

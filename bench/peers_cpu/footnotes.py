@@ -7,9 +7,9 @@ from bench.peers_cpu.catalog import MODELS, PEERS
 _INT8, _BF16, _ANEW, _VNNI = "¹", "²", "³", "⁴"
 FOOTNOTES = (
     f"{_INT8} Rounds activations to int8, with a scale for each block: less exact than the 16",
-    "bits of inferc's default. llama.cpp and ik_llama.cpp do so with all quantised weights (blocks of Q8_0, Q8_1 or",
-    "Q8_K), ONNX Runtime's int4 by its option `int4_accuracy_level=4`, inferc only by",
-    "`--compute int8`.  ",
+    "bits of inferc's default. llama.cpp and ik_llama.cpp do so with all quantised weights (blocks",
+    "of Q8_0, Q8_1 or Q8_K), ONNX Runtime's int4 by `int4_accuracy_level=4`, inferc only",
+    "by `--compute int8`.  ",
     f"{_BF16} Rounds activations to bf16.  ",
     f"{_ANEW} Quantises the file's weights a second time, to a grid of its own: a less accurate",
     "model, whose text differs. Not on equal weights.  ",

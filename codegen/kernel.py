@@ -102,6 +102,8 @@ class KernelDef:
         weights: layouts wanted for weight operands.
         scratch: working memory of one call.
         tolerance: relative error against the body that its tests allow.
+        own_rows: CPU: whether it takes neither scratch nor state, so that each worker may compute
+            all rows for itself.
         lowered: whether TVM makes an object for the body beside the template's wrapper.
         cost: flops and bytes of one call; by default those of the body and of its boundary.
         kernels: CUDA: what is behind the unit's name in the names of its `__global__` functions.
@@ -119,6 +121,7 @@ class KernelDef:
     weights: Callable[[Group], tuple[WeightUse, ...]]
     scratch: Callable[[Group, KernelOptions], Scratch] = lambda group, options: Scratch()
     tolerance: float = 1e-5
+    own_rows: bool = False
     lowered: bool = False
     cost: Callable[[Group], Cost] = lambda group: op_cost(group.op)
     kernels: tuple[str, ...] = ("",)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from inferc.codegen.group import Group, tensor, through_reshape
+from inferc.codegen.own_rows import own_rows
 from inferc.codegen.pack_weights import PackPlan
 from inferc.codegen.units import Units
 from inferc.errors import CompileError
@@ -13,7 +14,7 @@ from inferc.ir.core import Func, Op, Value
 from inferc.ir.dims import Size
 from inferc.ir.types import CacheType, Memory, StateType, TensorType
 from inferc.passes.analysis.barriers import barriers
-from inferc.passes.plan_memory import ALIGNMENT_BYTES
+from inferc.passes.plan_memory import ALIGNMENT_BYTES, groups
 from inferc.passes.step_arguments import STEP_ARGUMENTS
 
 _SYMBOLS = {"T": "a.tokens", "R": "a.sequences", "L": "a.logit_rows", "P": "a.table_stride"}
@@ -21,21 +22,34 @@ _SYMBOLS = {"T": "a.tokens", "R": "a.sequences", "L": "a.logit_rows", "P": "a.ta
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call of a step function."""
+    """One kernel call of a step function.
+
+    `barrier` stands before it where workers share all calls, `own_barrier` where each runs those
+    marked `own` whole (`own_rows.py`).
+    """
 
     kernel: str
     comment: str
     rows: str
     pointers: tuple[str, ...]
     barrier: bool
+    own_barrier: bool
+    own: bool
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One step function."""
+    """One step function.
+
+    Workers run the calls marked `own` whole where none of the expressions `own_moved_bytes` is
+    above `own_bytes`; the results are then in `own_slots` of that size.
+    """
 
     name: str
     calls: tuple[Call, ...]
+    own_slots: int
+    own_bytes: int
+    own_moved_bytes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,18 +128,27 @@ class _Planner:
     def phase(self) -> Phase:
         self._place_arguments()
         self.logits = through_reshape(self.func.results[0])
-        waits = iter(barriers(self.func))
+        self.own = own_rows(self.func, self.units)
+        waits = zip(self._waits(()), self._waits(self.own.slots), strict=True)
         calls = []
-        sharing = False  # a kernel since the last barrier works in the scratch that all share
         for op in self.func.ops:
             if op.name == "core.reshape":
                 self.places[op.result] = self.places[op.operands[0]]
             elif op.body is not None:
-                shares = self._shares(op)
-                wait = next(waits) or (sharing and shares)
-                sharing = shares or (sharing and not wait)
-                calls.append(self._call(op, wait))
-        return Phase(self.func.name, tuple(calls))
+                calls.append(self._call(op, *next(waits)))
+        moved = tuple(map(size_expression, self.own.moved_bytes))
+        own = self.own
+        return Phase(self.func.name, tuple(calls), own.slot_count, own.limit_bytes, moved)
+
+    def _waits(self, own: Collection[Value]) -> list[bool]:
+        """For each call, whether a barrier must come before it."""
+        found = []
+        sharing = False  # a kernel since the last barrier works in the scratch that all share
+        for op, flows in zip(groups(self.func), barriers(self.func, own), strict=True):
+            shares = self._shares(op)
+            found.append(flows or (sharing and shares))
+            sharing = shares or (sharing and not found[-1])
+        return found
 
     def _shares(self, op: Op) -> bool:
         group, unit = self.units.of_op[op]
@@ -141,7 +164,7 @@ class _Planner:
                 assert value.hint in STEP_ARGUMENTS, value
                 self.places[value] = f"I(a.{value.hint})"
 
-    def _call(self, op: Op, barrier: bool) -> Call:
+    def _call(self, op: Op, barrier: bool, own_barrier: bool) -> Call:
         group, unit = self.units.of_op[op]
         self._place_results(group)
         inputs = [self._operand(group, i) for i in range(len(op.operands))]
@@ -149,7 +172,8 @@ class _Planner:
         label = ", ".join(group.modules[:3]) + (", …" if len(group.modules) > 3 else "")
         return Call(
             unit.name, f"{group.kind or unit.definition.name}: {label}",
-            size_expression(row_count(group)), (*inputs, *outputs), barrier,
+            size_expression(row_count(group)), (*inputs, *outputs), barrier, own_barrier,
+            any(r in self.own.slots for r in op.results),
         )  # fmt: skip
 
     def _operand(self, group: Group, index: int) -> str:
@@ -165,7 +189,8 @@ class _Planner:
             elif result is self.logits:
                 self.places[result] = "a.logits"
             else:
-                self.places[result] = f"A({self._offset(group, i)})"
+                offset, slot = self._offset(group, i), self.own.slots.get(result)
+                self.places[result] = f"A({offset})" if slot is None else f"O({slot}, {offset})"
 
     def _offset(self, group: Group, result: int) -> int:
         offsets = group.op.attrs["offsets"]

@@ -110,4 +110,5 @@ PLAIN_ROW = KernelDef(
     params=_params,
     template="plain_row.cpp.j2",
     weights=vectors,
+    own_rows=True,
 )

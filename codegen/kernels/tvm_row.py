@@ -65,5 +65,6 @@ TVM_ROW = KernelDef(
     params=_params,
     template="tvm_row.cpp.j2",
     weights=vectors,
+    own_rows=True,
     lowered=True,
 )

@@ -2,12 +2,13 @@
 
 All workers run all groups in order, each its share. A group must wait if it reads what a group
 since the last barrier wrote, writes what one of those read, or writes what one of those wrote.
-Memory counts, not values: two buffers that share a range of the arena are one.
+Memory counts, not values: two buffers that share a range of the arena are one. Values that each
+worker computes whole, into memory of its own, are not in the arena: nobody waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from inferc.ir.core import Func, Op, Value
@@ -27,16 +28,19 @@ class _Open:
     writes: list[Place] = field(default_factory=list)
 
 
-def barriers(func: Func) -> tuple[bool, ...]:
-    """For each group in order, whether a barrier must come before it. Needs plan-memory."""
+def barriers(func: Func, own: Collection[Value] = ()) -> tuple[bool, ...]:
+    """For each group in order, whether a barrier must come before it. Needs plan-memory.
+
+    `own` are results of groups that each worker computes whole for itself.
+    """
     highest = {name: symbol.high for name, symbol in func.symbols.items()}
     cache_of = {a: a.index for a in func.args if isinstance(a.type, Memory)}
     found: list[bool] = []
     open_ = _Open()
     for op in groups(func):
         cache_of |= _versions(op, cache_of)
-        reads = _places(op.operands, cache_of, highest)
-        writes = _places(op.results, cache_of, highest)
+        reads = _places((v for v in op.operands if viewed(v) not in own), cache_of, highest)
+        writes = _places((v for v in op.results if v not in own), cache_of, highest)
         waits = _meet(reads, open_.writes) or _meet(writes, [*open_.reads, *open_.writes])
         found.append(waits)
         if waits:

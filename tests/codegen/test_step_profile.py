@@ -58,7 +58,7 @@ def test_every_call_of_every_worker_has_a_span(
     assert (np.diff(in_order, axis=1) >= 0).all()
     assert in_order.min() >= before and in_order.max() <= after
     for number, call in enumerate(plan.calls):
-        if call.barrier:
+        if call.own_barrier:  # few rows: workers run norms whole
             assert found[:, number, 0].min() >= found[:, number - 1, 1].max(), call
 
 

@@ -91,6 +91,37 @@ def test_a_buffer_in_the_place_of_one_just_read_needs_a_barrier() -> None:
     assert barriers(shared) == (False, True, True, True)
 
 
+def test_a_value_of_which_each_worker_has_a_copy_is_not_waited_for() -> None:
+    text = """
+    func @decode(%ids: i32[T]) -> (f32[T, 8]) where T in 1..8 {
+      %e = param @embed : f32[16, 8]
+      %x = fuse.group(%e = %e, %ids = %ids) {kind = "a", offsets = (0,)} : f32[T, 8] {
+        %x = core.embedding(%e, %ids) : f32[T, 8]
+        yield %x
+      }
+      %y = fuse.group(%x = %x) {kind = "b", offsets = (256,)} : f32[T, 8] {
+        %y = core.exp(%x) : f32[T, 8]
+        yield %y
+      }
+      %v = core.reshape(%y) {shape = (T, 8)} : f32[T, 8]
+      %z = fuse.group(%y = %v) {kind = "c", offsets = (OFFSET,)} : f32[T, 8] {
+        %z = core.exp(%y) : f32[T, 8]
+        yield %z
+      }
+      %w = fuse.group(%z = %z) {kind = "d", offsets = (none,)} : f32[T, 8] {
+        %w = core.exp(%z) : f32[T, 8]
+        yield %w
+      }
+      return %w
+    }"""
+    apart = parse_module(text.replace("OFFSET", "512")).funcs["decode"]
+    over = parse_module(text.replace("OFFSET", "0")).funcs["decode"]  # in the place of %x
+    assert barriers(apart) == barriers(over) == (False, True, True, True)
+    y = [[op.result for op in groups(func)][1] for func in (apart, over)]
+    assert barriers(apart, [y[0]]) == (False, True, False, True)
+    assert barriers(over, [y[1]]) == (False, True, True, True)
+
+
 def test_arena_does_not_grow_with_layers() -> None:
     sizes = [memory_plan(planned("gemma3", layers=n)).arena_bytes for n in (4, 12)]
     assert sizes[0] == sizes[1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from inferc.codegen.cache import Cache, digest, digest_files
+from inferc.codegen.headers import reached_headers
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.row_objects import row_objects
 from inferc.codegen.system_headers import find_system_header, make_system_header
@@ -80,14 +81,13 @@ def compile_sources(
     progress: Progress,
 ) -> Mapping[str, Path]:
     """Objects by file name, compiled in parallel where they are not cached."""
-    includes = digest_files(sorted(INCLUDE.glob("inferc/*.h")))
-    keys = {s.file_name: _object_key(s, includes, target, compiler) for s in sources}
+    keys = {s.file_name: _object_key(s, target, compiler) for s in sources}
     missing = [s for s in sources if cache.find(keys[s.file_name], ".o") is None]
     jobs: dict[str, Callable[[], Path | None]] = {}
     if len(missing) >= _KERNELS_WORTH_A_HEADER:  # those that begin before it is there do without
         jobs[SYSTEM_HEADER] = partial(make_system_header, compiler, target, cache)
     for source in sorted(sources, key=lambda s: -len(s.code)):  # the step, which takes long, first
-        job = partial(object_file, source, includes, target, compiler, cache)
+        job = partial(object_file, source, target, compiler, cache)
         jobs[source.file_name] = job
     done = in_parallel(jobs, progress)
     return {name: path for name, path in done.items() if path is not None}
@@ -95,29 +95,26 @@ def compile_sources(
 
 def object_file(
     source: Source,
-    includes: str,
     target: CpuTarget,
     compiler: Compiler,
     cache: Cache,
     extra_flags: tuple[str, ...] = (),
 ) -> Path:
-    """The object of a source; `includes` is the digest of every header it may reach."""
-    key = _object_key(source, includes, target, compiler, extra_flags)
+    """The object of a source: compiled, or found in the cache."""
+    key = _object_key(source, target, compiler, extra_flags)
     return cache.store(key, ".o", _Make(source, target, compiler, cache, extra_flags))
 
 
 def _object_key(
     source: Source,
-    includes: str,
     target: CpuTarget,
     compiler: Compiler,
     extra_flags: tuple[str, ...] = (),
 ) -> str:
-    system = digest_files([INCLUDE / SYSTEM_HEADER])
+    """A header that a source does not reach may change: its object stays."""
+    headers = digest_files(reached_headers(f'#include "{SYSTEM_HEADER}"\n{source.code}'))
     flags = (*compiler.flags(target), *extra_flags)
-    return digest(
-        ObjectKey(source.code, f"{system} {includes}", target.name, flags, compiler.identity)
-    )
+    return digest(ObjectKey(source.code, headers, target.name, flags, compiler.identity))
 
 
 def in_parallel(jobs: Mapping[str, Callable[[], Made]], progress: Progress) -> dict[str, Made]:

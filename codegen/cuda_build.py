@@ -6,7 +6,6 @@ for the functions that launch them. The library needs no CUDA to be built or loa
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from inferc.codegen.build import Progress, Source, in_parallel, link, object_file
 from inferc.codegen.cache import Cache, digest, digest_files
 from inferc.codegen.cuda_toolchain import CUBIN_FLAGS, CudaCompiler
+from inferc.codegen.headers import reached_headers
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.targets.cpu import parse_cpu_target
 from inferc.codegen.toolchain import Compiler
@@ -27,7 +27,6 @@ _MESSAGES_SUFFIX = ".ptxas.txt"
 # Launching is not worth optimising much, and is compiled for any machine of this kind.
 HOST_FLAGS = ("-O1", "-DINFERC_HOST=1")
 _HOST_TARGET = "cpu:portable"
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 @dataclass(frozen=True)
@@ -115,23 +114,6 @@ def cubin(source: Source, arch: str, cuda_compiler: CudaCompiler, cache: Cache) 
     return Cubin(path, messages.read_text(encoding="utf-8") if messages else "")
 
 
-def reached_headers(code: str, include: Path = INCLUDE) -> list[Path]:
-    """Every header of ours that code reaches, whatever the preprocessor's conditions say.
-
-    As a compiler does, a name is looked for beside the file that includes it, then in `include`.
-    """
-    found: dict[Path, None] = {}
-    waiting = [(code, include)]
-    while waiting:
-        text, folder = waiting.pop()
-        for name in _INCLUDE.findall(text):
-            path = next((p for p in (folder / name, include / name) if p.is_file()), None)
-            if path is not None and path not in found:
-                found[path] = None
-                waiting.append((path.read_text(encoding="utf-8"), path.parent))
-    return sorted(found)
-
-
 @dataclass(frozen=True)
 class _MakeCubin:
     """Compiles one kernel file into a given path; its messages enter the cache first."""
@@ -165,6 +147,5 @@ def _cubin_path(source: Source, arch: str, cuda_compiler: CudaCompiler, cache: C
 
 
 def _host_object(source: Source, compiler: Compiler, cache: Cache) -> Path:
-    includes = digest_files(reached_headers(source.code))
     target = parse_cpu_target(_HOST_TARGET)
-    return object_file(source, includes, target, compiler, cache, HOST_FLAGS)
+    return object_file(source, target, compiler, cache, HOST_FLAGS)

@@ -14,6 +14,7 @@ import pytest
 from inferc.codegen import build, system_headers
 from inferc.codegen.build import Source, compile_sources
 from inferc.codegen.cache import Cache, digest
+from inferc.codegen.headers import reached_headers
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.system_headers import HeaderKey, find_system_header, make_system_header
 from inferc.codegen.targets import CpuTarget, parse_target
@@ -228,16 +229,19 @@ def test_the_key_knows_macros_of_system_headers(
     assert None not in made and len(made) == 3
 
 
-def test_objects_know_the_header_and_the_options_of_the_compiler(
+def test_objects_know_their_headers_and_the_options_of_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = partial(build._object_key, SOURCES[0], "includes", NATIVE)
-    made = {key(COMPILER), key(replace(COMPILER, command=(*COMPILER.command, "-mno-fma")))}
-    monkeypatch.setattr(build, "INCLUDE", tmp_path)
+    monkeypatch.setattr(build, "reached_headers", partial(reached_headers, include=tmp_path))
     (tmp_path / "inferc").mkdir()
-    (tmp_path / SYSTEM_HEADER).write_text("")
-    made.add(key(COMPILER))
-    assert len(made) == 3
+    key = partial(build._object_key, SOURCES[0], NATIVE)
+    made = [key(COMPILER), key(replace(COMPILER, command=(*COMPILER.command, "-mno-fma")))]
+    for name in (SYSTEM_HEADER, "inferc/vmath.h"):
+        (tmp_path / name).write_text("")
+        made.append(key(COMPILER))
+    assert len(set(made)) == 4
+    (tmp_path / "inferc/rows.h").write_text("")  # not reached
+    assert key(COMPILER) == made[-1]
 
 
 def test_it_includes_what_kernels_take_of_the_system() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from inferc.codegen.cache import Cache, default_root, digest_files
-from inferc.codegen.cuda_build import reached_headers
 from inferc.codegen.cuda_step import CudaStepParams, cuda_kernels
 from inferc.codegen.group import Group, row_shape, tensor
+from inferc.codegen.headers import reached_headers
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.library import STEP_FILE, generate
 from inferc.codegen.registry import choose

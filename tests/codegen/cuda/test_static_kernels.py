@@ -15,8 +15,8 @@ from static_bodies import BODIES
 
 from bench.cuda_launches import Gpu, Launch, Recorder, launch_faults
 from inferc.codegen.build import Source, link, object_file
-from inferc.codegen.cache import Cache, default_root, digest_files
-from inferc.codegen.cuda_build import HOST_FLAGS, Cubin, cubin, reached_headers
+from inferc.codegen.cache import Cache, default_root
+from inferc.codegen.cuda_build import HOST_FLAGS, Cubin, cubin
 from inferc.codegen.cuda_gate import Expected, KernelFacts, faults, kernel_facts
 from inferc.codegen.cuda_static import KernelResources, count_instruction, find_disassembler
 from inferc.codegen.cuda_step import SAMPLING_KERNELS, SAMPLING_UNIT, sampling_code
@@ -146,9 +146,8 @@ def launchers(name: str, folder: Path) -> tuple[ctypes.CDLL, list[str]]:
     ]
     code = together(units) + "".join(ids)
     made = object_file(
-        Source(f"{name}.cpp", code, code), digest_files(reached_headers(code)),
-        parse_cpu_target("cpu:portable"), find_compiler(), Cache(default_root()),
-        (*HOST_FLAGS, "-fvisibility=default"),
+        Source(f"{name}.cpp", code, code), parse_cpu_target("cpu:portable"), find_compiler(),
+        Cache(default_root()), (*HOST_FLAGS, "-fvisibility=default"),
     )  # fmt: skip
     link([made], folder / f"{name}.so", find_compiler())
     return ctypes.CDLL(str(folder / f"{name}.so")), kernels

@@ -15,7 +15,7 @@ import pytest
 from inferc.codegen import cuda_build, cuda_toolchain
 from inferc.codegen.build import Source
 from inferc.codegen.cache import Cache, digest
-from inferc.codegen.cuda_build import CubinKey, build_cuda_library, cubin, reached_headers
+from inferc.codegen.cuda_build import CubinKey, build_cuda_library, cubin
 from inferc.codegen.cuda_toolchain import (
     FIRST_RELEASE,
     CudaCompiler,
@@ -24,6 +24,7 @@ from inferc.codegen.cuda_toolchain import (
     find_cuda_compiler,
     find_tool,
 )
+from inferc.codegen.headers import reached_headers
 from inferc.codegen.render import INCLUDE
 from inferc.codegen.toolchain import find_compiler
 from inferc.errors import ToolchainError

@@ -51,7 +51,7 @@ def main() -> None:
     found = asyncio.run(measure(_engines(args), load, args.shares, args.limit_s))
     results = facts | found
     args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    put_into_docs(PERFORMANCE, "serving", "python -m bench.serving", report(results))
+    put_into_docs(args.docs, "serving", "python -m bench.serving", report(results))
 
 
 async def measure(
@@ -180,6 +180,7 @@ def _arguments() -> argparse.Namespace:
     p.add_argument("--limit-s", type=float, default=900.0, help="a run ends after so long")
     p.add_argument("--note", default="", help="a sentence for the docs, such as: other load ran")
     p.add_argument("--out", type=Path, default=HERE / "results" / "cpu-serving.json")
+    p.add_argument("--docs", type=Path, default=PERFORMANCE)
     return p.parse_args()
 
 

@@ -16,6 +16,7 @@ from inferc.codegen.cache import Cache, default_root
 from inferc.codegen.group import Group, has_rows, row_shape, tensor
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.registry import choose
+from inferc.codegen.system_headers import make_system_header
 from inferc.codegen.targets import parse_target
 from inferc.codegen.toolchain import find_compiler
 from inferc.codegen.units import Units
@@ -76,9 +77,11 @@ def compile_row(text: str, *, tvm: bool, target: str = "cpu:native") -> RowKerne
     folder = Path(tempfile.mkdtemp(prefix="row-"))
     path = folder / "row.so"
     rows = [(unit.lowered_name, unit.lowered_text)] if unit.lowered_name else []
+    compiler, cache = find_compiler(), Cache(default_root())
+    make_system_header(compiler, options.target, cache)  # there are many rows, one at a time
     build_library(
         [Source(unit.file_name, code, code)], rows, path, target=options.target,  # type: ignore[list-item]
-        compiler=find_compiler(), cache=Cache(default_root()), progress=lambda *a: None,
+        compiler=compiler, cache=cache, progress=lambda *a: None,
     )  # fmt: skip
     library = ctypes.CDLL(str(path))
     shutil.rmtree(folder)

@@ -131,7 +131,7 @@ inline void pool_wake(Pool *pool, WaitWord *word) {
 // Every worker calls it; returns when all have. What was written before is visible after.
 // Arrivals are counted for good, so that a barrier is one atomic operation a worker: number n of
 // them ends barrier n / workers.
-inline void pool_barrier(Pool *pool) {
+inline __attribute__((noinline)) void pool_barrier(Pool *pool) {
     const uint64_t workers = uint64_t(pool->workers);
     const uint64_t mine = __atomic_add_fetch(&pool->arrived.value, 1, __ATOMIC_SEQ_CST);
     const uint64_t last = (mine + workers - 1) / workers * workers;

@@ -34,22 +34,16 @@ inline int64_t *profile_of(const inferc_step_args &args, int worker, int calls) 
     return args.profile_ns == nullptr ? nullptr : args.profile_ns + int64_t(worker) * calls * 2;
 }
 
-__attribute__((noinline)) inline void timed_call(int64_t *span_ns, Kernel *kernel, const Step &step,
-                                                 int64_t rows, void *const *at, int worker,
-                                                 int workers) {
+// Call number `call` of a step. Not inlined, as pool_barrier(): a step has hundreds of them, and
+// compiling it takes half as long.
+inline __attribute__((noinline)) void step_call(int64_t *profile_ns, int call, Kernel *kernel,
+                                                const Step &step, int64_t rows, void *const *at,
+                                                int worker, int workers) {
+    if (profile_ns == nullptr) return kernel(step, rows, at, worker, workers);
+    int64_t *const span_ns = profile_ns + 2 * call;
     span_ns[0] = pool_now_ns();
     kernel(step, rows, at, worker, workers);
     span_ns[1] = pool_now_ns();
-}
-
-// Call number `call` of a step. Without a profile this costs one branch that never changes.
-inline __attribute__((always_inline)) void step_call(int64_t *profile_ns, int call, Kernel *kernel,
-                                                     const Step &step, int64_t rows,
-                                                     void *const *at, int worker, int workers) {
-    if (__builtin_expect(profile_ns != nullptr, 0))
-        timed_call(profile_ns + 2 * call, kernel, step, rows, at, worker, workers);
-    else
-        kernel(step, rows, at, worker, workers);
 }
 
 struct ScratchSizes {

@@ -47,9 +47,9 @@ class Phase:
 
     name: str
     calls: tuple[Call, ...]
-    own_slots: int
-    own_bytes: int
-    own_moved_bytes: tuple[str, ...]
+    own_slots: int = 0
+    own_bytes: int = 0
+    own_moved_bytes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,9 @@ class OwnRows:
 
 
 def own_rows(func: Func, units: Units) -> OwnRows:
-    """The calls of a function that qualify with one row, as long as there are slots."""
+    """The calls of a function that qualify with one row, as long as there are slots; CPU only."""
+    if units.options.target.kind != "cpu":
+        return OwnRows({}, (), 0)
     calls = list(groups(func))
     last_use = {viewed(v): i for i, op in enumerate(calls) for v in op.operands}
     returned = {viewed(v) for v in func.results}

@@ -47,7 +47,7 @@ CASES = (
         _case("SmolLM2-135M", "Q4_1", **options)
         for options in (
             {},
-            {"kv_dtype": "f32"},
+            {"compute": "f32", "kv_dtype": "f32"},
             {"kv_dtype": "f16"},
             {"kv_dtype": "i8"},
             {"compute": "int8"},
@@ -55,13 +55,13 @@ CASES = (
         )
     ),
     _case("SmolLM2-135M", "Q8_0"),
-    _case("SmolLM2-135M", "Q8_0", kv_dtype="f32"),
+    _case("SmolLM2-135M", "Q8_0", compute="f32", kv_dtype="f32"),
     _case("SmolLM2-135M", "Q8_0", compute="int8"),
     _case("SmolLM2-135M", "Q8_0", prefill_precision="int8"),
     _case("SmolLM2-135M", "bf16"),
     _case("SmolLM2-135M", "bf16", kv_dtype="f32"),
     _case("Gemma 3 270M", "Q4_K_M"),
-    _case("Gemma 3 270M", "Q4_K_M", kv_dtype="f32"),
+    _case("Gemma 3 270M", "Q4_K_M", compute="f32", kv_dtype="f32"),
     _case("Gemma 3 270M", "Q4_K_M", compute="int8"),
     _case("Gemma 3 270M", "Q4_K_M", prefill_precision="int8"),
 )

@@ -99,63 +99,62 @@ constexpr bool kShortSums = true;
 constexpr bool kShortSums = false;
 #endif
 
-template <class W>
-struct Operand<W, MathInt8> {
+// What arithmetics of integers share. kSigned: bytes of weights are taken as signed.
+template <class W, bool kSigned>
+struct IntegerOperand {
     typedef i32x16 Vector;
     typedef i32x16 Acc;
-    static constexpr int vectors = 1;
     static constexpr float scale_factor = 1.0f;
-    // Eight bits stay signed where products are summed by pairs.
-    static constexpr bool is_signed = kShortSums && !W::seven_bits;
+    static constexpr bool is_signed = kSigned;
 
-    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+    static INFERC_INLINE i32x16 quad(const uint8_t *at, int group, int v) {
         if constexpr (is_signed)
-            *out = signed_quad<W>(AllLanes{}, at, group, v);
+            return signed_quad<W>(AllLanes{}, at, group, v);
         else
-            *out = unsigned_quad<W>(AllLanes{}, at, group, v);
+            return unsigned_quad<W>(AllLanes{}, at, group, v);
     }
     // The offset of unsigned weights times the sum of x is taken off in advance.
     static INFERC_INLINE Acc start(const Panel &a, int64_t at) {
         return splat_i(W::offset == 0 || is_signed ? 0 : -W::offset * a.isum[at]);
     }
-#if !defined(INFERC_SHORT_SUMS)
-    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
-        return dot_bytes<W::seven_bits>(acc, w, splat_i(load_scalar<int32_t>(unit)));
-    }
-#endif
     static INFERC_INLINE f32x16 fold(f32x16 total, f32x16 scale, Acc acc, const Panel &a,
                                      int64_t at) {
         return fma(scale * splat(a.scale[at]), to_f32(acc), total);
     }
 };
 
+// Eight bits stay signed where products are summed by pairs.
 template <class W>
-struct Operand<W, MathInt16> {
-    typedef i32x16 Vector;
-    typedef i32x16 Acc;
-    static constexpr int vectors = 2;
-    static constexpr float scale_factor = 1.0f;
-    static constexpr bool is_signed = !W::seven_bits;
-
+struct Operand<W, MathInt8> : IntegerOperand<W, kShortSums && !W::seven_bits> {
+    typedef IntegerOperand<W, kShortSums && !W::seven_bits> Base;
+    using typename Base::Acc;
+    using typename Base::Vector;
+    static constexpr int vectors = 1;
     static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
-        i32x16 q;
-        if constexpr (is_signed)
-            q = signed_quad<W>(AllLanes{}, at, group, v);
-        else
-            q = unsigned_quad<W>(AllLanes{}, at, group, v);
+        *out = Base::quad(at, group, v);
+    }
+#if !defined(INFERC_SHORT_SUMS)
+    static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
+        return dot_bytes<W::seven_bits>(acc, w, splat_i(load_scalar<int32_t>(unit)));
+    }
+#endif
+};
+
+template <class W>
+struct Operand<W, MathInt16> : IntegerOperand<W, !W::seven_bits> {
+    typedef IntegerOperand<W, !W::seven_bits> Base;
+    using typename Base::Acc;
+    using typename Base::Vector;
+    using Base::is_signed;
+    static constexpr int vectors = 2;
+    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+        i32x16 q = Base::quad(at, group, v);
         out[0] = even_bytes<is_signed>(q);
         out[1] = odd_bytes<is_signed>(q);
-    }
-    static INFERC_INLINE Acc start(const Panel &a, int64_t at) {
-        return splat_i(W::offset == 0 || is_signed ? 0 : -W::offset * a.isum[at]);
     }
     // No sum is too large: 255 * 32767 * 32 < 2^31.
     static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
         return dot_shorts(acc, w, splat_i(load_scalar<int32_t>(unit)));
-    }
-    static INFERC_INLINE f32x16 fold(f32x16 total, f32x16 scale, Acc acc, const Panel &a,
-                                     int64_t at) {
-        return fma(scale * splat(a.scale[at]), to_f32(acc), total);
     }
 };
 

@@ -122,42 +122,57 @@ INFERC_INLINE void prepare_row_bf16(uint8_t *units, const float *x, int64_t rows
     }
 }
 
-// 32 numbers of int8 as eight units.
-INFERC_INLINE void store_units(MathInt8, uint8_t *units, const int32_t *q, int64_t rows) {
-    int8_t bytes[32];
-    for (int i = 0; i < 32; i++) bytes[i] = int8_t(q[i]);
-    for (int i = 0; i < 32; i += 4) memcpy(units + rows * i, bytes + i, 4);
+// The numbers of kBits bits in the lanes of q, two in a lane: elements 0 and 2 of every four in its
+// first lane, 1 and 3 in its second.
+template <int kBits>
+INFERC_INLINE i32x16 paired(i32x16 q) {
+    const i32x16 low = splat_i((1 << kBits) - 1);
+    return (q & low) | (swap_pairs(q) & low) << 16;
 }
 
-// 32 numbers of int16 as sixteen units: elements 0 and 2, then 1 and 3, of every four.
-INFERC_INLINE void store_units(MathInt16, uint8_t *units, const int32_t *q, int64_t rows) {
-    for (int i = 0; i < 32; i += 4) {
-        uint32_t even = uint32_t(q[i] & 0xffff) | uint32_t(q[i + 2]) << 16;
-        uint32_t odd = uint32_t(q[i + 1] & 0xffff) | uint32_t(q[i + 3]) << 16;
-        memcpy(units + 2 * rows * i, &even, 4);
-        memcpy(units + 2 * rows * (i + 2), &odd, 4);
+// 16 numbers as four units.
+INFERC_INLINE void store_units(MathInt8, uint8_t *units, i32x16 q, int64_t rows) {
+    uint64_t pairs[8];
+    store_i(pairs, paired<8>(q));
+    INFERC_EACH(i, 4) {
+        uint32_t unit = uint32_t(pairs[2 * i] | pairs[2 * i] >> 24);
+        memcpy(units + 4 * rows * i, &unit, 4);
+    }
+}
+
+// 16 numbers as eight units.
+INFERC_INLINE void store_units(MathInt16, uint8_t *units, i32x16 q, int64_t rows) {
+    uint32_t pairs[16];
+    store_i(pairs, paired<16>(q));
+    INFERC_EACH(i, 4) {
+        memcpy(units + 8 * rows * i, pairs + 4 * i, 4);
+        memcpy(units + 8 * rows * i + 4 * rows, pairs + 4 * i + 1, 4);
     }
 }
 
 // One run of 32: scale = max |x| / most, integers to nearest even; an all-zero run gives zeros, one
-// with a NaN or an infinity a scale that is NaN. isum gets the integer sums of groups of `group`.
-template <class Math>
+// with a NaN or an infinity a scale that is NaN. isum gets the integer sums of groups of kGroup:
+// sums of 32 integers of 16 bits are exact in floats, in any order.
+template <class Math, int kGroup>
 INFERC_INLINE void prepare_run(uint8_t *units, const float *x, int64_t rows, float *scale,
-                               int32_t *isum, int group) {
+                               int32_t *isum) {
     constexpr float kMost = SameType<Math, MathInt16>::value ? 32767.0f : 127.0f;
     f32x16 a = load(x), b = load(x + 16);
     float largest = reduce_max(max(abs(a), abs(b)));
     float poison = reduce_add(a * zero() + b * zero());
     f32x16 inverse = splat(largest > 0.0f ? kMost / largest : 0.0f);
-    int32_t q[32];
-    store_i(q, round_to_int(a * inverse));
-    store_i(q + 16, round_to_int(b * inverse));
+    i32x16 low = round_to_int(a * inverse), high = round_to_int(b * inverse);
     *scale = largest / kMost + poison;
-    store_units(Math{}, units, q, rows);
-    for (int g = 0; g < 32 / group; g++) {
-        uint32_t s = 0;  // wraps where there are NaNs
-        for (int i = 0; i < group; i++) s += uint32_t(q[g * group + i]);
-        isum[g * rows] = int32_t(s);
+    store_units(Math{}, units, low, rows);
+    store_units(Math{}, units + 4 * rows * units_of<Math>(16), high, rows);
+    const auto sum = [&](f32x16 numbers) {
+        return poison == 0.0f ? int32_t(reduce_add(numbers)) : 0;
+    };
+    if constexpr (kGroup == 32) {
+        isum[0] = sum(to_f32(low) + to_f32(high));
+    } else {
+        isum[0] = sum(to_f32(low));
+        isum[rows] = sum(to_f32(high));
     }
 }
 
@@ -170,14 +185,15 @@ INFERC_INLINE void prepare_row_integers(uint8_t *blob, const float *x, int64_t r
     constexpr int kGroups = 32 / W::group;
     for (int64_t i = 0; i < k; i += 32) {
         int64_t at = i / 32 * rows, group_at = i / W::group * rows;
-        float tail[32] = {};
+        float tail[32];
         const float *run = x + i;
         if (i + 32 > x_k) {
+            memset(tail, 0, sizeof tail);
             memcpy(tail, run, size_t(x_k - i) * 4);
             run = tail;
         }
-        prepare_run<Math>(blob + 4 * (r + rows * units_of<Math>(i)), run, rows, scale + at,
-                          isum + group_at, W::group);
+        prepare_run<Math, W::group>(blob + 4 * (r + rows * units_of<Math>(i)), run, rows,
+                                    scale + at, isum + group_at);
         for (int g = 0; g < kGroups; g++)
             sum[group_at + g * rows] = scale[at] * float(isum[group_at + g * rows]);
     }

@@ -45,15 +45,20 @@ struct MatmulShare {
     Range rows, units;
 };
 
-// Columns are split first. Rows are split too where that evens out the shares and leaves each
-// worker enough rows to reuse what it decodes.
-INFERC_INLINE MatmulShare matmul_share(int64_t rows, int64_t units, int worker, int workers) {
+// What preparing a row costs, in tiles of columns that it could be multiplied with instead.
+constexpr int64_t kPrepareTiles = 2;
+
+// Rows are split where each worker gets enough of them to reuse what it decodes, else columns, for
+// which every worker prepares all rows.
+INFERC_INLINE MatmulShare matmul_share(int64_t rows, int64_t units, int64_t unit_tiles, int worker,
+                                       int workers) {
+    const auto cost = [&](int by_rows) {
+        int64_t tiles = ceil_div(units, workers / by_rows) * unit_tiles;
+        return ceil_div(rows, by_rows) * (tiles + kPrepareTiles);
+    };
     int best = 1;
-    for (int by_rows = 2; by_rows <= workers && rows / by_rows >= 64; by_rows++) {
-        if (workers % by_rows) continue;
-        int64_t cost = ceil_div(rows, by_rows) * ceil_div(units, workers / by_rows);
-        if (cost < ceil_div(rows, best) * ceil_div(units, workers / best)) best = by_rows;
-    }
+    for (int by_rows = 2; by_rows <= workers && rows / by_rows >= 64; by_rows++)
+        if (workers % by_rows == 0 && cost(by_rows) < cost(best)) best = by_rows;
     int columns = workers / best;
     return {share(rows, worker / columns, best), share(units, worker % columns, columns)};
 }
@@ -172,7 +177,7 @@ INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int6
 template <class W, class Math, int R, class Emit>
 INFERC_INLINE void matmul_tiles(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                 int64_t valid, const Emit &emit) {
-    if constexpr (decodes_often<Math>())
+    if constexpr (decodes_often<W, Math>())
         matmul_often<W, Math, R>(job, s, row, valid, emit);
     else
         matmul_panels<W, Math, R>(job, s, row, valid, emit);
@@ -199,7 +204,7 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
                               int64_t units, int64_t k, const Emit &emit, void *scratch, int worker,
                               int workers) {
     MatmulScratch s = matmul_scratch(scratch, rows, k, worker);
-    MatmulShare mine = matmul_share(rows, units, worker, workers);
+    MatmulShare mine = matmul_share(rows, units, kUnit, worker, workers);
     MatmulJob job = {x,
                      x_stride,
                      k,

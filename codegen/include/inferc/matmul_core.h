@@ -36,16 +36,22 @@ constexpr bool totals_stay() {
 #endif
 }
 
-// AVX2 without dot products: decoding to integers costs little beside what a panel costs: each tile
-// of rows decodes for itself.
-template <class Math>
+// AVX2 without dot products: decoding nibbles and bytes to integers costs no more than what a panel
+// costs: each tile of rows decodes for itself.
+template <class W, class Math>
 constexpr bool decodes_often() {
-    return kShortSums && sums_integers<Math>();
+    if constexpr (!kShortSums || !sums_integers<Math>())
+        return false;
+    else if constexpr (SameType<Math, MathInt8>::value || !W::seven_bits)
+        return true;
+    else
+        return W::most <= 15;
 }
 
 template <class Math>
 constexpr int tile_rows_most() {
-    return totals_stay<Math>() ? 6 : decodes_often<Math>() ? 4 : kTileRows;
+    if (totals_stay<Math>()) return 6;
+    return kShortSums && sums_integers<Math>() ? 4 : kTileRows;
 }
 
 template <class Math>

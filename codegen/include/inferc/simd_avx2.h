@@ -65,6 +65,9 @@ INFERC_BOTH(i32x16, operator<<, (i32x16 a, int n), _mm256_slli_epi32(a.lo, n),
             _mm256_slli_epi32(a.hi, n))
 INFERC_BOTH(i32x16, sub_bytes, (i32x16 a, i32x16 b), _mm256_sub_epi8(a.lo, b.lo),
             _mm256_sub_epi8(a.hi, b.hi))
+// Lanes 2 3 0 1 of every four.
+INFERC_BOTH(i32x16, swap_pairs, (i32x16 a), _mm256_shuffle_epi32(a.lo, 0x4e),
+            _mm256_shuffle_epi32(a.hi, 0x4e))
 INFERC_BOTH(i32x16, select_i_lt, (i32x16 a, i32x16 b, i32x16 yes, i32x16 no),
             _mm256_blendv_epi8(no.lo, yes.lo, _mm256_cmpgt_epi32(b.lo, a.lo)),
             _mm256_blendv_epi8(no.hi, yes.hi, _mm256_cmpgt_epi32(b.hi, a.hi)))

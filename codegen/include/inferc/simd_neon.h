@@ -94,6 +94,9 @@ INFERC_INLINE i32x16 operator<<(i32x16 a, int n) {
     return {a.q0 << n, a.q1 << n, a.q2 << n, a.q3 << n};
 }
 INFERC_INLINE i32x16 sub_bytes(i32x16 a, i32x16 b) { return INFERC_AB(sub_bytes_quad); }
+// Lanes 2 3 0 1 of every four.
+INFERC_INLINE uint32x4_t swap_pairs_quad(uint32x4_t a) { return vextq_u32(a, a, 2); }
+INFERC_INLINE i32x16 swap_pairs(i32x16 a) { return INFERC_A(swap_pairs_quad); }
 
 // Masks are all ones or all zeros in each lane.
 INFERC_INLINE i32x16 lanes_lt(f32x16 a, f32x16 b) { return INFERC_AB(vcltq_f32); }

@@ -75,6 +75,11 @@ INFERC_INLINE i32x16 operator<<(i32x16 a, int n) { return {(vector_i32)((vector_
 INFERC_INLINE i32x16 sub_bytes(i32x16 a, i32x16 b) {
     return {(vector_i32)((vector_i8)a.v - (vector_i8)b.v)};
 }
+// Lanes 2 3 0 1 of every four.
+INFERC_INLINE i32x16 swap_pairs(i32x16 a) {
+    return {__builtin_shufflevector(a.v, a.v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12,
+                                    13)};
+}
 INFERC_INLINE i32x16 select_i_lt(i32x16 a, i32x16 b, i32x16 yes, i32x16 no) {
     return {a.v < b.v ? yes.v : no.v};
 }

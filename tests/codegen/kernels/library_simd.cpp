@@ -38,6 +38,7 @@ void integers(Results &out, const uint8_t *bits, const uint8_t *more) {
     out.add_i(a >> 5);
     out.add_i(a << 11);
     out.add_i(sub_bytes(a, b));
+    out.add_i(swap_pairs(a));
     out.add_i(select_i_lt(a, b, b, a));
     out.add_i(byte_to_top<0>(a));
     out.add_i(byte_to_top<1>(a));

@@ -13,7 +13,7 @@ OPTIONS = {name: options for name, (_, options) in ISAS.items()} | ARM
 OPTIONS["neon_dotprod"] = (
     "-O1 -march=armv8.2-a+dotprod"  # between the two: the byte dots alone differ
 )
-CASES, RESULTS = 200, 45
+CASES, RESULTS = 200, 46
 
 
 def build(isa: str) -> Path:
@@ -44,5 +44,5 @@ def test_bits_of_portable_code() -> None:
     """Multiply-adds are two roundings there, and so is what is made of them."""
     found, wanted = results("portable"), results("avx2")
     unequal = {i for i in range(RESULTS) if not np.array_equal(found[:, i], wanted[:, i])}
-    fma, elementary = 19 + 5, set(range(19 + 16, 19 + 20))
+    fma, elementary = 20 + 5, set(range(20 + 16, 20 + 20))
     assert fma in unequal and unequal <= {fma, *elementary}

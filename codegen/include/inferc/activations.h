@@ -1,7 +1,7 @@
 // Activation rows as the matmul kernels read them: R rows side by side, in 4-byte units along k.
 //
 // A unit is one float (MathF32), two bf16 (MathBf16 with the instruction), two int16 (MathInt16: k
-// and k + 2) or four int8 (MathInt8). Beside the units: sums of x over each weight group, for
+// and k + 2), four int8 (MathInt8), or high or low bytes of four int16 in turn (MathInt16Bytes). Beside the units: sums of x over each weight group, for
 // formats with a minimum or an offset; for integers the scale of each run of 32 and integer sums.
 #pragma once
 
@@ -14,6 +14,7 @@ struct MathF32 {};   // float32 multiply-add
 struct MathBf16 {};  // x rounded to bf16, products summed in float32, odd k before even k
 struct MathInt8 {};  // x rounded to int8 by row and 32 k, integer sums by weight group
 struct MathInt16 {};  // the same with 16 bits: x loses 2^-16 of the largest of its run at most
+struct MathInt16Bytes {};  // the same numbers in bytes, x = 256 high + low; the same sums
 
 template <class A, class B>
 struct SameType {
@@ -56,13 +57,14 @@ constexpr bool kPairedBf16 = false;
 
 template <class Math>
 constexpr bool sums_integers() {
-    return SameType<Math, MathInt8>::value || SameType<Math, MathInt16>::value;
+    return SameType<Math, MathInt8>::value || SameType<Math, MathInt16>::value ||
+           SameType<Math, MathInt16Bytes>::value;
 }
 
 template <class Math>
 constexpr int64_t units_of(int64_t k) {
     if (SameType<Math, MathInt8>::value) return k / 4;
-    if (SameType<Math, MathInt16>::value) return k / 2;
+    if (sums_integers<Math>()) return k / 2;
     if (SameType<Math, MathBf16>::value && kPairedBf16) return (k + 1) / 2;
     return k + k % 2;
 }
@@ -130,14 +132,21 @@ INFERC_INLINE i32x16 paired(i32x16 q) {
     return (q & low) | (swap_pairs(q) & low) << 16;
 }
 
-// 16 numbers as four units.
-INFERC_INLINE void store_units(MathInt8, uint8_t *units, i32x16 q, int64_t rows) {
+// The low bytes of 16 numbers as four units.
+INFERC_INLINE void store_bytes(uint8_t *units, i32x16 q, int64_t unit_stride) {
     uint64_t pairs[8];
     store_i(pairs, paired<8>(q));
     INFERC_EACH(i, 4) {
         uint32_t unit = uint32_t(pairs[2 * i] | pairs[2 * i] >> 24);
-        memcpy(units + 4 * rows * i, &unit, 4);
+        memcpy(units + unit_stride * i, &unit, 4);
     }
+}
+INFERC_INLINE void store_units(MathInt8, uint8_t *units, i32x16 q, int64_t rows) {
+    store_bytes(units, q, 4 * rows);
+}
+INFERC_INLINE void store_units(MathInt16Bytes, uint8_t *units, i32x16 q, int64_t rows) {
+    store_bytes(units, (q + splat_i(128)) >> 8, 8 * rows);
+    store_bytes(units + 4 * rows, q, 8 * rows);
 }
 
 // 16 numbers as eight units.
@@ -150,13 +159,16 @@ INFERC_INLINE void store_units(MathInt16, uint8_t *units, i32x16 q, int64_t rows
     }
 }
 
+// The largest number whose high and low bytes are both signed.
+constexpr float kMostInt16 = 127 * 256 + 127;
+
 // One run of 32: scale = max |x| / most, integers to nearest even; an all-zero run gives zeros, one
 // with a NaN or an infinity a scale that is NaN. isum gets the integer sums of groups of kGroup:
 // sums of 32 integers of 16 bits are exact in floats, in any order.
 template <class Math, int kGroup>
 INFERC_INLINE void prepare_run(uint8_t *units, const float *x, int64_t rows, float *scale,
                                int32_t *isum) {
-    constexpr float kMost = SameType<Math, MathInt16>::value ? 32767.0f : 127.0f;
+    constexpr float kMost = SameType<Math, MathInt8>::value ? 127.0f : kMostInt16;
     f32x16 a = load(x), b = load(x + 16);
     float largest = reduce_max(max(abs(a), abs(b)));
     float poison = reduce_add(a * zero() + b * zero());

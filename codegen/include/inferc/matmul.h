@@ -74,7 +74,7 @@ struct MatmulJob {
 template <class W, class Math, int R, class Emit>
 INFERC_INLINE void matmul_direct(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                  int64_t valid, const Emit &emit) {
-    constexpr int C = direct_columns(R);
+    constexpr int C = direct_columns<Math>(R);
     const float *x = job.x + row * job.x_stride;
     Panel a = panel_at<W, Math>(s.rows, R, job.k, 0);
     constexpr bool kAsIs = R == 1 && SameType<Math, MathF32>::value && x_factor<W>() == 1.0f &&
@@ -168,7 +168,8 @@ INFERC_INLINE void matmul_panels(const MatmulJob &job, const MatmulScratch &s, i
 template <class W, class Math, class Emit>
 INFERC_INLINE void matmul_few(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                               int64_t valid, const Emit &emit) {
-    if (valid == 1) return matmul_direct<W, Math, 1>(job, s, row, valid, emit);
+    if (valid == 1)
+        return matmul_direct<W, typename OneRow<W, Math>::Type, 1>(job, s, row, valid, emit);
     if (valid == 2) return matmul_direct<W, Math, 2>(job, s, row, valid, emit);
     if (valid <= 4) return matmul_direct<W, Math, 4>(job, s, row, valid, emit);
     if constexpr (kDirectRows > 4) matmul_direct<W, Math, 8>(job, s, row, valid, emit);

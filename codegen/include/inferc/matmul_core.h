@@ -61,11 +61,12 @@ constexpr int tile_rows_least() {
 
 // Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the
 // prefetcher.
+template <class Math>
 constexpr int direct_columns(int rows) {
 #if defined(INFERC_AVX512)
     return rows <= 2 ? 4 : 2;
 #elif defined(INFERC_AVX2)
-    return rows == 1 ? 4 : 1;
+    return rows > 1 ? 1 : SameType<Math, MathInt16Bytes>::value ? 2 : 4;
 #else
     return rows == 1 ? 2 : 1;
 #endif

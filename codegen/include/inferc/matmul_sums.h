@@ -152,9 +152,21 @@ struct Operand<W, MathInt16> : IntegerOperand<W, !W::seven_bits> {
         out[0] = even_bytes<is_signed>(q);
         out[1] = odd_bytes<is_signed>(q);
     }
-    // No sum is too large: 255 * 32767 * 32 < 2^31.
+    // No sum is too large: 255 * 32639 * 32 < 2^31.
     static INFERC_INLINE Acc multiply(Acc acc, Vector w, const uint8_t *unit) {
         return dot_shorts(acc, w, splat_i(load_scalar<int32_t>(unit)));
+    }
+};
+
+// Bytes of weights meet the high bytes of x, then the low ones: less to decode.
+template <class W>
+struct Operand<W, MathInt16Bytes> : IntegerOperand<W, false> {
+    typedef IntegerOperand<W, false> Base;
+    using typename Base::Acc;
+    using typename Base::Vector;
+    static constexpr int vectors = 2;
+    static INFERC_INLINE void decode(const uint8_t *at, int group, int v, Vector *out) {
+        out[0] = out[1] = Base::quad(at, group, v);
     }
 };
 
@@ -189,20 +201,37 @@ struct Sums {
 };
 
 #if defined(INFERC_SHORT_SUMS)
+// Products of weights and bytes of x up to `most_x` that surely fit into 16 bits, by pairs.
 template <class W>
-constexpr int units_in_16_bits() {
+constexpr int units_in_16_bits(int most_x) {
     if constexpr (W::seven_bits)
-        return 32767 / (2 * 127 * W::most);
+        return 32767 / (2 * most_x * W::most);
     else
         return 1;
 }
+
+// One row: MathInt16 as MathInt16Bytes, where runs in 16 bits are long enough to be worth it.
+template <class W, class Math>
+struct OneRow {
+    typedef Math Type;
+};
+template <class W, bool kLong>
+struct OneRowOfShorts {
+    typedef MathInt16 Type;
+};
+template <class W>
+struct OneRowOfShorts<W, true> {
+    typedef MathInt16Bytes Type;
+};
+template <class W>
+struct OneRow<W, MathInt16> : OneRowOfShorts<W, (units_in_16_bits<W>(128) >= 4)> {};
 
 // Products of bytes are summed in 16 bits for as many units as surely fit. `u` counts the units of
 // the group, and must be a constant when all is inlined.
 template <class W, int R, int C>
 struct Sums<W, MathInt8, R, C> {
     typedef Operand<W, MathInt8> Op;
-    static constexpr int kRun = units_in_16_bits<W>();
+    static constexpr int kRun = units_in_16_bits<W>(127);
     static constexpr int kUnits = W::group / 4;
     i32x16 acc[R][C], run[R][C];
 
@@ -219,7 +248,7 @@ struct Sums<W, MathInt8, R, C> {
         *part = u % kRun == 0 ? product : add_shorts(*part, product);
         keep_chain(part);
         if (u % kRun != kRun - 1 && u != kUnits - 1) return;
-        *sum = *sum + pairs_of_shorts(*part);
+        *sum = *sum + pairs_of_shorts<1>(*part);
         keep_chain(sum);
     }
     INFERC_INLINE void add(int u, int c, i32x16 w, const uint8_t *unit) {
@@ -233,7 +262,34 @@ struct Sums<W, MathInt8, R, C> {
         }
     }
 };
+
+template <class W, int C>
+struct Sums<W, MathInt16Bytes, 1, C> {
+    typedef Operand<W, MathInt16Bytes> Op;
+    static constexpr int kRun = units_in_16_bits<W>(128), kUnits = W::group / 4;
+    i32x16 acc[1][C], run[2][C];  // of high and of low bytes
+
+    INFERC_INLINE void start(const Panel &a, int64_t at) {
+        INFERC_EACH(c, C) acc[0][c] = Op::start(a, at);
+    }
+    INFERC_INLINE void add(int u, int c, i32x16 w, const uint8_t *unit) {
+        i32x16 *part = &run[u % 2][c];
+        const i32x16 product = unsigned_products(w, splat_i(load_scalar<int32_t>(unit)));
+        const int i = u / 2;
+        *part = i % kRun == 0 ? product : add_shorts(*part, product);
+        keep_chain(part);
+        if (i % kRun != kRun - 1 && i != kUnits - 1) return;
+        acc[0][c] = acc[0][c] + (u % 2 ? pairs_of_shorts<1>(*part) : pairs_of_shorts<256>(*part));
+        keep_chain(&acc[0][c]);
+    }
+};
+#else
+template <class W, class Math>
+struct OneRow {
+    typedef Math Type;
+};
 #endif
+
 
 INFERC_INLINE void store_vector(uint8_t *p, f32x16 v) { store((float *)p, v); }
 INFERC_INLINE void store_vector(uint8_t *p, i32x16 v) { store_i(p, v); }

@@ -214,9 +214,11 @@ INFERC_BOTH(i32x16, signed_products, (i32x16 w, i32x16 x),
             _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(x.hi, w.hi)))
 INFERC_BOTH(i32x16, add_shorts, (i32x16 a, i32x16 b), _mm256_add_epi16(a.lo, b.lo),
             _mm256_add_epi16(a.hi, b.hi))
-// The two numbers of 16 bits in each lane, added.
-INFERC_BOTH(i32x16, pairs_of_shorts, (i32x16 a), _mm256_madd_epi16(a.lo, _mm256_set1_epi16(1)),
-            _mm256_madd_epi16(a.hi, _mm256_set1_epi16(1)))
+// `times` the sum of the two numbers of 16 bits in each lane.
+template <int16_t times>
+INFERC_BOTH(i32x16, pairs_of_shorts, (i32x16 a),
+            _mm256_madd_epi16(a.lo, _mm256_set1_epi16(times)),
+            _mm256_madd_epi16(a.hi, _mm256_set1_epi16(times)))
 #endif
 
 #undef INFERC_BOTH

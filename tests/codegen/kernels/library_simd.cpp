@@ -20,10 +20,10 @@ struct Results {
 template <bool kSevenBits>
 i32x16 quads(i32x16 acc, i32x16 w, i32x16 x) {
 #if defined(INFERC_SHORT_SUMS)
-    if (kSevenBits) return acc + pairs_of_shorts(unsigned_products(w, x));
+    if (kSevenBits) return acc + pairs_of_shorts<1>(unsigned_products(w, x));
     const i32x16 less_128 = w ^ splat_i(int32_t(0x80808080u));
-    const i32x16 sum_of_x = pairs_of_shorts(unsigned_products(splat_i(0x01010101), x));
-    return acc + pairs_of_shorts(signed_products(less_128, x)) + (sum_of_x << 7);
+    const i32x16 sum_of_x = pairs_of_shorts<1>(unsigned_products(splat_i(0x01010101), x));
+    return acc + pairs_of_shorts<1>(signed_products(less_128, x)) + (sum_of_x << 7);
 #else
     return dot_bytes<kSevenBits>(acc, w, x);
 #endif

@@ -106,6 +106,7 @@ class KernelDef:
             all rows for itself.
         lowered: whether TVM makes an object for the body beside the template's wrapper.
         cost: flops and bytes of one call; by default those of the body and of its boundary.
+        arithmetic: type of the operands of its products, where they are not multiplied as stored.
         kernels: CUDA: what is behind the unit's name in the names of its `__global__` functions.
         instructions: CUDA: what the machine code of an architecture must contain, in nvdisasm's
             spelling; the empty name stands for all architectures.
@@ -124,5 +125,6 @@ class KernelDef:
     own_rows: bool = False
     lowered: bool = False
     cost: Callable[[Group], Cost] = lambda group: op_cost(group.op)
+    arithmetic: Callable[[Group, KernelOptions], str | None] = lambda group, options: None
     kernels: tuple[str, ...] = ("",)
     instructions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -149,8 +149,9 @@ def report(
         group, unit = generated.units.of_op[op]
         source = f"{lowered.variants[0].folder}/{unit.file_name}"
         return report_build.KernelInfo(
-            unit.name, unit.definition.name, source, unit.definition.cost(group)
-        )
+            unit.name, unit.definition.name, source, unit.definition.cost(group),
+            unit.definition.arithmetic(group, generated.options),
+        )  # fmt: skip
 
     records = [record.to_json() for record in lowered.records]
     return report_build.build(model.module, records, facts, kernel_of, lowered.stages)

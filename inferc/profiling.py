@@ -61,7 +61,8 @@ def profiler_of(engine: Engine) -> CpuExecutor:
 def measured_machine(executor: CpuExecutor) -> Machine:
     """The limits of this machine, measured now by the step's own workers."""
     limits = executor.measure_limits()
-    return uniform("this machine", limits.bytes_per_second, limits.flops_per_second)
+    rates = dict(limits.per_second)
+    return uniform("this machine", limits.bytes_per_second, rates.pop("f32"), rates)
 
 
 def record(

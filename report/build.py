@@ -28,6 +28,8 @@ class KernelInfo:
     definition: str
     source: str
     cost: Cost
+    arithmetic: str | None = None
+    """Type of the operands of its products, where they are not multiplied as stored."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def _kernel(
         "name": info.symbol,
         "kernel": info.definition,
         "source": info.source,
-        "arithmetic": _arithmetic(op),
+        "arithmetic": info.arithmetic or _arithmetic(op),
         "kind": str(op.attrs.get("kind", "")) or op.short_name,
         "modules": [r.path for r in op.loc.roots() if r.path] or [STEP],
         "flops": str(cost.flops),

@@ -49,6 +49,10 @@ def _measured(profile: Profile | None) -> list[dict[str, Any]]:
         "library_us", "read_gb_per_second", "gflops_per_second",
     )  # fmt: skip
     return [
-        {**{k: entry[k] for k in keys}, "calls_us": [c["elapsed_us"] for c in entry["calls"]]}
+        {
+            **{k: entry[k] for k in keys},
+            "integer_gops_per_second": entry.get("integer_gops_per_second", {}),
+            "calls_us": [c["elapsed_us"] for c in entry["calls"]],
+        }
         for entry in profile["profiles"]
     ]

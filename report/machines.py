@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 PLAIN = "f32"  # the arithmetic of what is neither a product with weights nor attention
 TENSOR = "bf16"  # that of products with any weights that are not wider
+INTEGERS = ("int16", "int8")  # what products of rounded activations may be of, on CPUs
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Machine:
     Attributes:
         name: as `--machine` takes it.
         bytes_per_second: bandwidth of its memory.
-        flops_per_second: dense rate by the type of the operands: `f32` and `bf16` at least; `f8`
-            where it has such products.
+        flops_per_second: dense rate by the type of the operands: `f32` and `bf16` at least; `f8`,
+            `int8` and `int16` where it has such products.
         memory_bytes: its memory; None if unknown.
         title: its full name.
         source: where the numbers are from.
@@ -36,7 +37,7 @@ class Machine:
     source: str = ""
 
     def rate(self, arithmetic: str) -> float:
-        """Flops a second of products with weights or cache entries of a stored type.
+        """Flops a second of products with weights or cache entries of a type, stored or rounded to.
 
         Eight-bit floats have a rate of their own on machines that multiply them; f16 and other
         block formats are multiplied as bf16.
@@ -45,9 +46,13 @@ class Machine:
         return self.flops_per_second.get(kind, self.flops_per_second[TENSOR])
 
 
-def uniform(name: str, bytes_per_second: float, flops_per_second: float) -> Machine:
-    """A machine with one rate for all types."""
-    return Machine(name, bytes_per_second, {PLAIN: flops_per_second, TENSOR: flops_per_second})
+def uniform(
+    name: str, bytes_per_second: float, flops_per_second: float,
+    integers: Mapping[str, float] | None = None,
+) -> Machine:  # fmt: skip
+    """A machine with one rate for all types but `integers`."""
+    floats = {PLAIN: flops_per_second, TENSOR: flops_per_second}
+    return Machine(name, bytes_per_second, floats | dict(integers or {}))
 
 
 def _gpu(

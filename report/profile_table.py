@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from inferc.report.machines import Machine
+from inferc.report.machines import INTEGERS, PLAIN, Machine
 from inferc.report.model import fold
 from inferc.report.profile import CallProfile, PhaseProfile
 from inferc.report.terminal import bytes_text, figure, make_table
@@ -39,11 +39,20 @@ def show(profile: PhaseProfile, machine: Machine, console: Console) -> None:
         f"step {figure(profile.step_us)} us, of which {figure(profile.library_us)} us in the"
         f" library and {figure(outside_us)} us around it (plan, sampling, text); predicted"
         f" {figure(profile.predicted_us)} us at {figure(machine.bytes_per_second / 1e9)} GB/s and"
-        f" {figure(machine.rate('f32') / 1e9)} GFLOP/s, measured now.\n"
+        f" {_rates(machine)}, measured now.\n"
         f"waiting: {profile.wait_share:.1%} of the workers' time;"
         f" before the first kernel {figure(profile.start_us)} us,"
         f" for the last worker {figure(profile.end_wait_us)} us\n"
     )
+
+
+def _rates(machine: Machine) -> str:
+    integers = [
+        f"{figure(machine.rate(kind) / 1e9)} Gop/s of {kind}"
+        for kind in INTEGERS
+        if kind in machine.flops_per_second
+    ]
+    return ", ".join([f"{figure(machine.rate(PLAIN) / 1e9)} GFLOP/s", *integers])
 
 
 def _show_calls(profile: PhaseProfile, console: Console) -> None:

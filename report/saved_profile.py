@@ -9,7 +9,7 @@ from typing import Any
 
 from inferc.errors import ArtifactError
 from inferc.ir.cost import Workload
-from inferc.report.machines import Machine, uniform
+from inferc.report.machines import INTEGERS, PLAIN, Machine, uniform
 from inferc.report.model import KernelCost
 from inferc.report.profile import CallProfile, CallTimes, PhaseProfile
 
@@ -65,9 +65,20 @@ def _call(call: Mapping[str, Any]) -> CallProfile:
     return CallProfile(cost, times, call["share"])
 
 
+def limits(machine: Machine) -> dict[str, Any]:
+    """A machine's limits as a profile has them; those of integers only where they were measured."""
+    rates = {k: rate / 1e9 for k, rate in machine.flops_per_second.items() if k in INTEGERS}
+    return {
+        "read_gb_per_second": machine.bytes_per_second / 1e9,
+        "gflops_per_second": machine.rate(PLAIN) / 1e9,
+        "integer_gops_per_second": rates,
+    }
+
+
 def _machine(entry: Mapping[str, Any]) -> Machine:
     rates = (entry["read_gb_per_second"] * 1e9, entry["gflops_per_second"] * 1e9)
-    return uniform("the machine measured", *rates)
+    integers = entry.get("integer_gops_per_second", {})  # earlier profiles have none
+    return uniform("the machine measured", *rates, {k: v * 1e9 for k, v in integers.items()})
 
 
 def _is_listed(artifact: Path) -> bool:

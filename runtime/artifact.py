@@ -15,8 +15,8 @@ from inferc.errors import ArtifactError
 from inferc.runtime.schema import decode, encode, key_names
 
 SCHEMA_VERSION = 1
-ABI_VERSION = 4
-READABLE_ABI_VERSIONS = (1, 2, 3, 4)
+ABI_VERSION = 5
+READABLE_ABI_VERSIONS = (1, 2, 3, 4, 5)
 """Versions of the CPU step library that run: each only added to the one before (step_abi.h)."""
 CUDA_ABI_VERSION = 1
 WEIGHT_ALIGNMENT_BYTES = 64

@@ -15,7 +15,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.kernels.linear import math_of
+from inferc.codegen.kernels.linear import integer_arithmetic, math_of
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
 from inferc.ir.ops.experts import ExpertOperands, expert_operands
@@ -154,4 +154,7 @@ EXPERTS = KernelDef(
     template="experts.cpp.j2",
     weights=_weights,
     scratch=_scratch,
+    arithmetic=lambda group, options: integer_arithmetic(
+        group, tensor(_named(group).up).dtype, options
+    ),
 )

@@ -14,7 +14,7 @@ from inferc.codegen.kernel import (
     Scratch,
     WeightUse,
 )
-from inferc.codegen.kernels.linear import math_of
+from inferc.codegen.kernels.linear import integer_arithmetic, math_of
 from inferc.codegen.operand_rows import Unfit, argument, made_by, operand_rows
 from inferc.codegen.packing import FORMATS
 from inferc.ir.core import Op, Value
@@ -145,4 +145,7 @@ HEAD_LINEAR = KernelDef(
     template="head_linear.cpp.j2",
     weights=lambda group: (WeightUse("experts", (_product(group).operands[1].index,)),),
     scratch=_scratch,
+    arithmetic=lambda group, options: integer_arithmetic(
+        group, tensor(_product(group).operands[1]).dtype, options
+    ),
 )

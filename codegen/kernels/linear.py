@@ -86,6 +86,11 @@ def math_of(group: Group, dtype: str, options: KernelOptions) -> str:
     return math_type(dtype, replace(options, compute=precision))
 
 
+def integer_arithmetic(group: Group, dtype: str, options: KernelOptions) -> str | None:
+    """`int16` or `int8` where products with weights of a type are of integers, else None."""
+    return {"MathInt16": "int16", "MathInt8": "int8"}.get(math_of(group, dtype, options))
+
+
 def _linears(group: Group) -> list[Op]:
     return group.ops("core.linear")
 
@@ -187,6 +192,10 @@ def vector_uses(group: Group, without: tuple[int, ...]) -> tuple[WeightUse, ...]
     )
 
 
+def _arithmetic(group: Group, options: KernelOptions) -> str | None:
+    return integer_arithmetic(group, tensor(_linears(group)[0].operands[1]).dtype, options)
+
+
 def _scratch(group: Group, options: KernelOptions) -> Scratch:
     k = tensor(_weight_operands(group)[0]).shape[1]
     return Scratch(per_worker=f"matmul_scratch_bytes(kStepTokens, {k})")
@@ -202,6 +211,7 @@ LINEAR = KernelDef(
     template="linear.cpp.j2",
     weights=_weights,
     scratch=_scratch,
+    arithmetic=_arithmetic,
 )
 GLU_LINEAR = KernelDef(
     name="glu_linear",
@@ -213,4 +223,5 @@ GLU_LINEAR = KernelDef(
     template="linear.cpp.j2",
     weights=_weights,
     scratch=_scratch,
+    arithmetic=_arithmetic,
 )

@@ -26,7 +26,7 @@ _TRACED_DECODES = 16
 def run(engine: Engine, report: Report, args: argparse.Namespace, threads: int) -> None:
     """Profile at every concurrency; print, and write what was asked for."""
     from inferc.profiling import measured_machine, phases_of, profiler_of, traced
-    from inferc.report import profile
+    from inferc.report import profile, saved_profile
 
     executor = profiler_of(engine)
     page_tokens = executor.page_tokens
@@ -37,7 +37,7 @@ def run(engine: Engine, report: Report, args: argparse.Namespace, threads: int) 
         machine = measured_machine(executor)
         runs = _record(engine, args, concurrency, args.runs)
         for phase in phases_of(report, page_tokens, machine, runs).values():
-            profiles.append({**profile.to_json(phase), **_limits(machine)})
+            profiles.append({**profile.to_json(phase), **saved_profile.limits(machine)})
             if not args.json:
                 _show(phase, machine)
         shown += _for_trace(runs[-1])
@@ -71,13 +71,6 @@ def _record(
         record(engine, concurrency, args.prompt_tokens, args.new_tokens, seed)
         for seed in range(runs)
     ]
-
-
-def _limits(machine: Machine) -> dict[str, float]:
-    return {
-        "read_gb_per_second": machine.bytes_per_second / 1e9,
-        "gflops_per_second": machine.rate("f32") / 1e9,
-    }
 
 
 def _for_trace(run: Sequence[EngineStep]) -> list[EngineStep]:

@@ -15,6 +15,7 @@ from inferc.runtime.artifact import READABLE_ABI_VERSIONS
 from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 
 _Int32Pointer = ctypes.c_void_p
+_INTEGERS_ABI_VERSION = 5
 _MEANINGS = {
     1: "too many tokens",
     2: "too many sequences",
@@ -140,6 +141,18 @@ class StepLibrary:
         flops = self._library.inferc_multiply_add(self._pool, rounds)
         return float(flops / (time.perf_counter() - start))
 
+    @property
+    def measures_integers(self) -> bool:
+        """Whether the library is new enough for `integers_per_second`."""
+        return self.abi_version >= _INTEGERS_ABI_VERSION
+
+    def integers_per_second(self, bits: int, rounds: int) -> float:
+        """Products and sums of integers of 8 or 16 bits a second, as many as `rounds` has."""
+        self._require(_INTEGERS_ABI_VERSION, "measure the machine")
+        start = time.perf_counter()
+        done = self._library.inferc_multiply_add_integers(self._pool, bits, rounds)
+        return float(done / (time.perf_counter() - start))
+
     def _require(self, version: int, what: str) -> None:
         if self.abi_version < version:
             raise InfercError(
@@ -225,6 +238,10 @@ def _load(path: Path) -> ctypes.CDLL:
             library.inferc_pool_create_with.argtypes = (ctypes.POINTER(PoolOptions),)
             library.inferc_pool_defaults.restype = None
             library.inferc_pool_defaults.argtypes = (ctypes.c_int32, ctypes.POINTER(PoolOptions))
+        if version >= _INTEGERS_ABI_VERSION:
+            integers = library.inferc_multiply_add_integers
+            integers.restype = ctypes.c_double
+            integers.argtypes = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64)
     except AttributeError as error:
         raise _unloadable(path, error) from error
     check_abi(path, version, READABLE_ABI_VERSIONS)

@@ -47,6 +47,8 @@ def test_json_has_every_kernel_with_its_modules(
         assert 0 < sum(call["share"] for call in entry["calls"]) <= 1
         assert 0 <= entry["wait_share"] <= 1 and entry["library_us"] <= entry["step_us"]
         assert entry["read_gb_per_second"] > 0 and entry["gflops_per_second"] > 0
+        integers = entry["integer_gops_per_second"]
+        assert integers.keys() == {"int16", "int8"} and min(integers.values()) > 0
     assert not (artifact / "profile.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,9 @@ def test_prefill_in_int8(tmp_path: Path) -> None:
     assert chunks.bit_equal and not decode.bit_equal
     exact = tolerance("f32", "f32")
     assert exact.admits(decode.distance) and not exact.admits(whole.distance)
+    phases = json.loads((artifact / "report.json").read_text())["phases"]
+    named = {name: {k["arithmetic"] for k in phase["kernels"]} for name, phase in phases.items()}
+    assert "int8" in named["prefill"] and "int8" not in named["decode"]
 
 
 def test_notes_are_told(tmp_path: Path) -> None:

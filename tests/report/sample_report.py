@@ -9,7 +9,7 @@ PREFIX = "model.layers"
 
 def kernel(name: str, modules: list[str], flops: str, read: str, written: str) -> dict[str, Any]:
     return {
-        "arithmetic": "bf16" if name.startswith("linear") else "f32",
+        "arithmetic": "int16" if name.startswith("linear") else "f32",
         "name": name, "kernel": "linear", "kind": "linear", "source": "cpu/x.cpp", "body": "b",
         "modules": modules, "flops": flops, "bytes_read": read, "bytes_written": written,
     }  # fmt: skip

@@ -156,7 +156,7 @@ def test_arrows_lead_from_the_engine_to_every_worker() -> None:
 
 def test_saved_profile_is_the_same(tmp_path: Any) -> None:
     found = measured(step(1), step(2))
-    limits = {"read_gb_per_second": 10.0, "gflops_per_second": 100.0}
+    limits = saved_profile.limits(uniform("here", 10e9, 100e9, {"int16": 200e9}))
     result = {"threads": 2, "profiles": [{**profile.to_json(found), **limits}]}
     (tmp_path / "profile.json").write_bytes(saved_profile.encode(result))
     assert saved_profile.load(tmp_path) is None  # no manifest lists it
@@ -166,6 +166,12 @@ def test_saved_profile_is_the_same(tmp_path: Any) -> None:
     ((phase, machine),) = saved_profile.phases(saved)
     assert phase.calls == found.calls and phase.wait_share == found.wait_share
     assert (machine.bytes_per_second, machine.rate("q4_k")) == (10e9, 100e9)
+    assert (machine.rate("int16"), machine.rate("int8")) == (200e9, 100e9)
+    for entry in result["profiles"]:
+        del entry["integer_gops_per_second"]  # as profiles of earlier versions are
+    (tmp_path / "profile.json").write_bytes(saved_profile.encode(result))
+    earlier = saved_profile.load(tmp_path)
+    assert earlier is not None and saved_profile.phases(earlier)[0][1].rate("int16") == 100e9
     (tmp_path / "profile.json").write_text('{"schema_version": 9}')
     with pytest.raises(ArtifactError, match="expected profile schema 1, found 9"):
         saved_profile.load(tmp_path)

@@ -101,7 +101,7 @@ def saved_profile() -> dict[str, Any]:
     entry = {
         "phase": "decode", "tokens": 3, "sequences": 3, "context_tokens": 40, "workers": 2,
         "steps": 7, "step_us": 120.0, "library_us": 100.0, "read_gb_per_second": 10.0,
-        "gflops_per_second": 50.0, "calls": calls,
+        "gflops_per_second": 50.0, "integer_gops_per_second": {"int16": 2.0}, "calls": calls,
     }  # fmt: skip
     return {"profiles": [entry]}
 
@@ -111,7 +111,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     name = "1: decode, 3 rows, 3 sequences, context 40"
     shown = show(tmp_path, saved_profile(), measured=name)["shown"]
     assert "Measured <b>120 µs</b> a step, 100 µs of it in the library" in shown["total"]
-    machine = uniform("here", 10e9, 50e9)
+    machine = uniform("here", 10e9, 50e9, {"int16": 2e9})
     result = model.phase(report(), "decode", Workload(3, 3, 40, page_tokens=8), machine)
     assert f"Predicted {result.predicted_us:.0f} µs" in shown["total"]
     body = re.sub(r"<pre>.*?</pre>", "", shown["kernels"], flags=re.DOTALL)

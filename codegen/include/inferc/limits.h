@@ -47,4 +47,32 @@ inline void multiply_add_worker(void *job, int, int) {
     INFERC_EACH(s, kSums) keep(sums[s]);
 }
 
+// The same of integers; `add(sum, x)` has the sum itself as the weights, so that no product can be
+// taken out of the loop.
+template <class Add>
+INFERC_INLINE void multiply_add_integers(void *job, const Add &add) {
+    const int64_t rounds = *static_cast<const int64_t *>(job);
+    i32x16 sums[kSums];
+    INFERC_EACH(s, kSums) sums[s] = splat_i(s + 1);
+    const i32x16 x = splat_i(rounds < 0);  // zeros, which no compiler knows
+    for (int64_t i = 0; i < rounds; i++) INFERC_EACH(s, kSums) sums[s] = add(sums[s], x);
+    INFERC_EACH(s, kSums) keep(to_f32(sums[s]));
+}
+
+// 2 * 2 * kLanes * kSums operations a round and worker.
+inline void multiply_add_shorts_worker(void *job, int, int) {
+    multiply_add_integers(job, [](i32x16 sum, i32x16 x) { return dot_shorts(sum, sum, x); });
+}
+
+// 2 * 4 * kLanes * kSums.
+inline void multiply_add_bytes_worker(void *job, int, int) {
+    multiply_add_integers(job, [](i32x16 sum, i32x16 x) {
+#if defined(INFERC_SHORT_SUMS)
+        return add_shorts(sum, unsigned_products(sum, x));
+#else
+        return dot_bytes<true>(sum, sum, x);
+#endif
+    });
+}
+
 }  // namespace inferc

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define INFERC_ABI_VERSION 4
+#define INFERC_ABI_VERSION 5
 #define INFERC_EXPORT __attribute__((visibility("default")))
 
 typedef struct inferc_step_args {
@@ -73,9 +73,12 @@ INFERC_EXPORT int32_t inferc_step_prefill(void *pool,
 INFERC_EXPORT int32_t inferc_step_decode(void *pool,
                                          const inferc_step_args *args); /* R == T, one token each */
 INFERC_EXPORT int32_t inferc_step_calls(int32_t decode); /* kernel calls of a phase; version 3 */
-/* Limits of the machine, for a caller with a clock; version 3. Both return what was done. */
+/* Limits of the machine, for a caller with a clock; version 3. All return what was done. */
 INFERC_EXPORT uint64_t inferc_read_bytes(void *pool, const void *data, uint64_t bytes); /* bytes read */
 INFERC_EXPORT double inferc_multiply_add(void *pool, int64_t rounds); /* float32 flops on all workers */
+/* Integer products and sums, two operations a product, of activations of 8 or 16 bits with bytes or
+   shorts of weights, as fast as the instruction set has them; 0 for other bits; version 5. */
+INFERC_EXPORT double inferc_multiply_add_integers(void *pool, int32_t bits, int64_t rounds);
 INFERC_EXPORT int32_t inferc_abi_version(void);          /* INFERC_ABI_VERSION */
 
 #ifdef __cplusplus

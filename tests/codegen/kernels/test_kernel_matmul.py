@@ -149,20 +149,23 @@ def test_gated(isa, fmt, math):
         assert (part == got[:rows]).all()
 
 
+@pytest.mark.parametrize("math", ["f32", "int16"])
+@pytest.mark.parametrize("fmt", ["q5_0", "q4_1"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_many_rows_split_by_rows_and_columns(isa):
+def test_many_rows_split_by_rows_and_columns(isa, fmt, math):
+    """Weights whose tiles of rows decode for themselves, and those that are decoded once."""
     rng = np.random.default_rng(4)
     n, k = 16, 320
-    stored = random_rows("q5_0", n, k, rng)
-    packed = packing.pack("q5_0", stored)
+    stored = random_rows(fmt, n, k, rng)
+    packed = packing.pack(fmt, stored)
     x = rng.standard_normal((300, k), np.float32)
-    whole = run(isa, "q5_0", "f32", x, packed, n)
-    want, size = reference("q5_0", "f32", x, decode("q5_0", stored))
+    whole = run(isa, fmt, math, x, packed, n)
+    want, size = reference(fmt, math, x, decode(fmt, stored))
     assert (np.abs(whole - want) <= 2e-6 * size).all()
     for workers in (2, 3, 4):
-        assert (run(isa, "q5_0", "f32", x, packed, n, workers=workers) == whole).all()
+        assert (run(isa, fmt, math, x, packed, n, workers=workers) == whole).all()
     for row in (0, 111, 299):
-        assert (run(isa, "q5_0", "f32", x[row : row + 1], packed, n) == whole[row]).all()
+        assert (run(isa, fmt, math, x[row : row + 1], packed, n) == whole[row]).all()
 
 
 @pytest.mark.parametrize("math", MOST)

@@ -75,4 +75,22 @@ inline void multiply_add_bytes_worker(void *job, int, int) {
     });
 }
 
+// Bytes that all workers together have read.
+inline uint64_t read_by_all(Pool *workers, const void *data, uint64_t bytes) {
+    ReadJob job = {static_cast<const float *>(data), int64_t(bytes / sizeof(float))};
+    pool_run(workers, read_worker, &job);
+    const uint64_t line = 4 * kLanes * uint64_t(pool_workers(workers));
+    return uint64_t(job.floats) / line * line * sizeof(float);
+}
+
+// Operations that all workers together have done: on floats (32 bits), or on integers of 8 or 16.
+inline double multiply_by_all(Pool *workers, int32_t bits, int64_t rounds) {
+    pool_run(workers,
+             bits == 8    ? multiply_add_bytes_worker
+             : bits == 16 ? multiply_add_shorts_worker
+                          : multiply_add_worker,
+             &rounds);
+    return 2.0 * (32 / bits) * kLanes * kSums * double(rounds) * pool_workers(workers);
+}
+
 }  // namespace inferc

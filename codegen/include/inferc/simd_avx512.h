@@ -41,7 +41,7 @@ INFERC_INLINE i32x16 operator>>(i32x16 a, int n) { return {_mm512_srli_epi32(a.v
 INFERC_INLINE i32x16 operator<<(i32x16 a, int n) { return {_mm512_slli_epi32(a.v, unsigned(n))}; }
 INFERC_INLINE i32x16 sub_bytes(i32x16 a, i32x16 b) { return {_mm512_sub_epi8(a.v, b.v)}; }
 // Lanes 2 3 0 1 of every four.
-INFERC_INLINE i32x16 swap_pairs(i32x16 a) { return {_mm512_shuffle_epi32(a.v, 0x4e)}; }
+INFERC_INLINE i32x16 swap_pairs(i32x16 a) { return {_mm512_shuffle_epi32(a.v, _MM_PERM_BADC)}; }
 INFERC_INLINE i32x16 select_i_lt(i32x16 a, i32x16 b, i32x16 yes, i32x16 no) {
     return {_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(a.v, b.v), no.v, yes.v)};
 }

@@ -1,8 +1,9 @@
 // Activation rows as the matmul kernels read them: R rows side by side, in 4-byte units along k.
 //
 // A unit is one float (MathF32), two bf16 (MathBf16 with the instruction), two int16 (MathInt16: k
-// and k + 2), four int8 (MathInt8), or high or low bytes of four int16 in turn (MathInt16Bytes). Beside the units: sums of x over each weight group, for
-// formats with a minimum or an offset; for integers the scale of each run of 32 and integer sums.
+// and k + 2), four int8 (MathInt8), or high or low bytes of four int16 in turn (MathInt16Bytes).
+// Beside the units: sums of x over each weight group, for formats with a minimum or an offset; for
+// integers the scale of each run of 32 and integer sums.
 #pragma once
 
 #include "weights.h"

@@ -60,7 +60,7 @@ constexpr int tile_rows_least() {
 }
 
 // Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the
-// prefetcher.
+// prefetcher. MathInt16Bytes has two sums a tile in the registers.
 template <class Math>
 constexpr int direct_columns(int rows) {
 #if defined(INFERC_AVX512)

@@ -200,6 +200,12 @@ struct Sums {
     }
 };
 
+// The arithmetic of a single row, whose sums are the same numbers.
+template <class W, class Math>
+struct OneRow {
+    typedef Math Type;
+};
+
 #if defined(INFERC_SHORT_SUMS)
 // Products of weights and bytes of x up to `most_x` that surely fit into 16 bits, by pairs.
 template <class W>
@@ -210,11 +216,7 @@ constexpr int units_in_16_bits(int most_x) {
         return 1;
 }
 
-// One row: MathInt16 as MathInt16Bytes, where runs in 16 bits are long enough to be worth it.
-template <class W, class Math>
-struct OneRow {
-    typedef Math Type;
-};
+// MathInt16 as MathInt16Bytes, where runs in 16 bits are long enough to be worth it.
 template <class W, bool kLong>
 struct OneRowOfShorts {
     typedef MathInt16 Type;
@@ -282,11 +284,6 @@ struct Sums<W, MathInt16Bytes, 1, C> {
         acc[0][c] = acc[0][c] + (u % 2 ? pairs_of_shorts<1>(*part) : pairs_of_shorts<256>(*part));
         keep_chain(&acc[0][c]);
     }
-};
-#else
-template <class W, class Math>
-struct OneRow {
-    typedef Math Type;
 };
 #endif
 

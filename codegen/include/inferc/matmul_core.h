@@ -59,14 +59,13 @@ constexpr int tile_rows_least() {
     return totals_stay<Math>() ? 4 : kTileRowsMin;
 }
 
-// Tiles a direct kernel walks at once: independent chains hide latency, several streams feed the
-// prefetcher. MathInt16Bytes has two sums a tile in the registers.
+// Tiles a direct kernel walks at once, each in a stream of its own (see matmul_streams()).
 template <class Math>
 constexpr int direct_columns(int rows) {
 #if defined(INFERC_AVX512)
     return rows <= 2 ? 4 : 2;
 #elif defined(INFERC_AVX2)
-    return rows > 1 ? 1 : SameType<Math, MathInt16Bytes>::value ? 2 : 4;
+    return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 #else
     return rows == 1 ? 2 : 1;
 #endif
@@ -77,22 +76,15 @@ constexpr int kPairTiles = 2;   // the same over decoded panels
 constexpr int kPanelK = 256;    // k of a decoded weight panel: 32 KiB for two tiles in f32
 constexpr int kPrefetchBytes = 2048;
 
-// What C neighbouring tiles need soon after `offset` bytes: behind the end of a tile goes its
-// successor C tiles on, which the same stream reads next.
-template <int C>
-INFERC_INLINE const uint8_t *bytes_ahead(const uint8_t *tile, int64_t stride, int64_t offset) {
-    offset += kPrefetchBytes;
-    if (offset >= stride) offset += (C - 1) * stride;
-    return tile + offset;
-}
-
-// Part `part` of `parts` of kBytes of C tiles. A few lines at a time: a machine has few buffers for
-// lines under way, and waits when they are taken.
+// Part `part` of `parts` of what C streams need soon after kBytes of each. A few lines at a time: a
+// machine has few buffers for lines under way, and waits when they are taken. For that reason not at
+// all where streams are many: then the processor itself looks ahead far enough.
 template <int C, int64_t kBytes>
-INFERC_INLINE void prefetch_part(const uint8_t *ahead, int64_t stride, int part, int parts) {
-    constexpr int kLines = (kBytes + 63) / 64;
-    for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; line++) {
-        INFERC_EACH(c, C) prefetch(ahead + c * stride + 64 * line);
+INFERC_INLINE void prefetch_part(const uint8_t *at, int64_t stride, int part, int parts) {
+    if constexpr (C < 4) {
+        constexpr int kLines = (kBytes + 63) / 64;
+        for (int line = part * kLines / parts; line < (part + 1) * kLines / parts; line++)
+            INFERC_EACH(c, C) prefetch(at + c * stride + kPrefetchBytes + 64 * line);
     }
 }
 
@@ -108,8 +100,7 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
     const uint8_t *units = a.units;
     for (int64_t step = 0; step < ceil_div(k, 2); step++) {
         const uint8_t *at = tile + step * W::step_bytes;
-        prefetch_part<C, W::step_bytes>(bytes_ahead<C>(tile, stride, step * W::step_bytes), stride,
-                                        0, 1);
+        prefetch_part<C, W::step_bytes>(at, stride, 0, 1);
         typename Op::Vector w[Op::vectors][C];
         INFERC_EACH(c, C) {
             typename Op::Vector decoded[Op::vectors];
@@ -120,16 +111,16 @@ INFERC_INLINE void direct_dense(const Panel &a, const uint8_t *tile, int64_t str
         units += 4 * Op::vectors * R;
     }
     INFERC_EACH(r, R)
-        INFERC_EACH(c, C) store(out + r * kChunkTiles * 16 + 16 * c, sums.acc[r][c]);
+        INFERC_EACH(c, C) store(out + (c * R + r) * kChunkTiles * 16, sums.acc[r][c]);
 }
 
 template <class W, class Math, int R, int C>
 INFERC_INLINE void direct_group(Sums<W, Math, R, C> &sums, const uint8_t *record, int64_t stride,
-                                int g, const uint8_t *units, const uint8_t *ahead) {
+                                int g, const uint8_t *units, const uint8_t *part) {
     typedef Operand<W, Math> Op;
     constexpr int kVectors = Op::vectors;
     INFERC_EACH(v, W::group / 4) {
-        prefetch_part<C, W::record_bytes * W::group / W::block>(ahead, stride, v, W::group / 4);
+        prefetch_part<C, W::record_bytes * W::group / W::block>(part, stride, v, W::group / 4);
         typename Op::Vector w[kVectors][C];
         INFERC_EACH(c, C) {
             typename Op::Vector decoded[kVectors];
@@ -164,11 +155,10 @@ INFERC_INLINE void direct_blocks(const Panel &a, const uint8_t *tile, int64_t st
         f32x16 scale[C][kGroups], minimum[C][kGroups];
         INFERC_EACH(c, C) W::scales(AllLanes{}, record + c * stride, scale[c], minimum[c]);
         for (int g = 0; g < kGroups; g++, group++) {
-            int64_t offset = b * W::record_bytes + g * (W::record_bytes / kGroups);
             Sums<W, Math, R, C> sums;
             sums.start(a, group * R);
             direct_group<W, Math, R, C>(sums, record, stride, g, units,
-                                        bytes_ahead<C>(tile, stride, offset));
+                                        record + g * (W::record_bytes / kGroups));
             units += W::group / 4 * Op::vectors * 4 * R;
             INFERC_EACH(c, C) {
                 f32x16 s = scale[c][g] * splat(Op::scale_factor);
@@ -180,10 +170,10 @@ INFERC_INLINE void direct_blocks(const Panel &a, const uint8_t *tile, int64_t st
         }
     }
     INFERC_EACH(r, R)
-        INFERC_EACH(c, C) store(out + r * kChunkTiles * 16 + 16 * c, total[r][c]);
+        INFERC_EACH(c, C) store(out + (c * R + r) * kChunkTiles * 16, total[r][c]);
 }
 
-// out[R][kChunkTiles * 16], columns 0 .. 16C - 1, from C tiles at distance `stride`.
+// out[C][R][kChunkTiles * 16], the first 16 of each, from C tiles at distance `stride`.
 template <class W, class Math, int R, int C>
 INFERC_NOINLINE void direct_kernel(const Panel &a, const uint8_t *tile, int64_t stride, int64_t k,
                                    float *out) {

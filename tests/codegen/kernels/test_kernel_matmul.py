@@ -99,6 +99,32 @@ def test_against_float64_and_batch_invariant(isa, fmt, math):
                 )
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("fmt", "math"),
+    [
+        tuple(case.split())
+        for case in ("q4_1 int16", "q8_0 int16", "q6_k int8", "bf16 f32", "q5_0 f32")
+    ],
+)
+def test_runs_of_columns_with_and_without_a_rest(isa, fmt, math):
+    """A worker walks several runs of columns at once, then what is left of them."""
+    rng = np.random.default_rng(9)
+    k = k_of(fmt, 1)
+    for n in (16 * 12, 16 * 23 - 5, 16 * 42 - 15):
+        gate, up = random_rows(fmt, n, k, rng), random_rows(fmt, n, k, rng)
+        for gated in (False, True):
+            packed = packing.pack_pair(fmt, gate, up) if gated else packing.pack(fmt, gate)
+            x = rng.standard_normal((9, k), np.float32)
+            whole = run(isa, fmt, math, x, packed, n, gated=gated)
+            if not gated:
+                assert agree(math, whole, *reference(fmt, math, x, decode(fmt, gate)))
+            for rows in (1, 2, 4, 8):
+                for workers in (1, 2, 3):
+                    part = run(isa, fmt, math, x[:rows], packed, n, workers=workers, gated=gated)
+                    assert (part == whole[:rows]).all(), (n, gated, rows, workers)
+
+
 def swap_nibbles(blocks):
     blocks[..., 4:] = blocks[..., 4:] << 4 | blocks[..., 4:] >> 4
 

@@ -12,14 +12,17 @@ The file is in the safetensors format, with these arrays, n being one more than 
     merge_rights  i32  [merges]  right token, ascending for each left one
     merge_ranks   i32  [merges]  the lower, the earlier
     merge_ids     i32  [merges]  the token that the two become
+
+An array of i32 whose values all fit is written as u16.
 """
 
 import json
 import mmap
 import sys
 from bisect import bisect_left
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inferc.errors import ArtifactError
 
@@ -27,6 +30,7 @@ ARRAYS = {
     "text": "U8", "text_ends": "I32", "present": "U8", "words": "I32", "merge_ends": "I32",
     "merge_rights": "I32", "merge_ranks": "I32", "merge_ids": "I32",
 }  # fmt: skip
+_CODES: Mapping[str, Literal["B", "H", "i"]] = {"U8": "B", "U16": "H", "I32": "i"}
 _LENGTH_BYTES = 8
 
 
@@ -89,11 +93,11 @@ def _map_arrays(path: Path) -> dict[str, "memoryview[int]"]:
 
 
 def _array(data: "memoryview[int]", entry: dict[str, Any], dtype: str) -> "memoryview[int]":
-    if entry["dtype"] != dtype or sys.byteorder != "little":
-        raise ValueError(f"expected {dtype} on a little-endian machine, found {entry['dtype']}")
+    found = entry["dtype"]
+    if (found != dtype and (dtype, found) != ("I32", "U16")) or sys.byteorder != "little":
+        raise ValueError(f"expected {dtype} on a little-endian machine, found {found}")
     first, last = entry["data_offsets"]
-    part = data[first:last]
-    array = part.cast("i") if dtype == "I32" else part
+    array = data[first:last].cast(_CODES[found])
     if [len(array)] != entry["shape"]:
         raise ValueError(f"expected shape {entry['shape']}, found [{len(array)}]")
     return array

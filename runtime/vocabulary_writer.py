@@ -17,7 +17,7 @@ from inferc.runtime.token_bytes import BYTE_LETTERS
 from inferc.runtime.vocabulary import ARRAYS
 
 _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
-_TYPES = {"U8": "u1", "I32": "<i4"}
+_TYPES = {"U8": "u1", "U16": "<u2", "I32": "<i4"}
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,21 @@ def _merge_arrays(
 
 
 def _safetensors(arrays: _Arrays) -> bytes:
-    """Integers first: each begins at a multiple of its size."""
+    """Widest first: each begins at a multiple of its size."""
+    dtypes = {name: _narrowest(arrays[name], dtype) for name, dtype in ARRAYS.items()}
     header, data = {}, b""
-    for name in sorted(ARRAYS, key=lambda name: ARRAYS[name] == "U8"):
+    for name in sorted(ARRAYS, key=lambda name: -np.dtype(_TYPES[dtypes[name]]).itemsize):
         begin = len(data)
-        data += arrays[name].astype(_TYPES[ARRAYS[name]]).tobytes()
+        data += arrays[name].astype(_TYPES[dtypes[name]]).tobytes()
         header[name] = {
-            "dtype": ARRAYS[name],
+            "dtype": dtypes[name],
             "shape": [len(arrays[name])],
             "data_offsets": [begin, len(data)],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data
+
+
+def _narrowest(array: npt.NDArray[Any], dtype: str) -> str:
+    return "U16" if dtype == "I32" and np.max(array, initial=0) < 2**16 else dtype

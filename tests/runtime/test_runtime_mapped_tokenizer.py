@@ -13,6 +13,7 @@ from tokenizers.models import BPE, Unigram
 from tokenizers.trainers import BpeTrainer
 
 from inferc.errors import ArtifactError
+from inferc.runtime import vocabulary_writer
 from inferc.runtime.mapped_tokenizer import MappedTokenizer
 from inferc.runtime.vocabulary import Vocabulary
 from inferc.runtime.vocabulary_writer import split_tokenizer
@@ -201,3 +202,47 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vocabulary").write_bytes(content)
     with pytest.raises(ArtifactError, match="vocabulary: the file is damaged"):
         Vocabulary(tmp_path / "vocabulary")
+
+
+@pytest.mark.parametrize(
+    ("stored", "found", "expected"),
+    [(b'"U8"', b'"I8"', "U8"), (b'"U16"', b'"F16"', "I32")],
+)
+def test_other_types_are_refused(
+    tmp_path: Path, stored: bytes, found: bytes, expected: str
+) -> None:
+    split = split_tokenizer(_byte_level().to_str())
+    assert split is not None and stored in split.vocabulary
+    (tmp_path / "vocabulary").write_bytes(split.vocabulary.replace(stored, found))
+    with pytest.raises(ArtifactError, match=f"vocabulary: the file is damaged.*{expected}"):
+        Vocabulary(tmp_path / "vocabulary")
+
+
+def test_wide_arrays_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions wrote no U16."""
+    monkeypatch.setattr(vocabulary_writer, "_narrowest", lambda array, dtype: dtype)
+    tokenizer = _whole_words()
+    both = tokenizer, _map(tokenizer, tmp_path)
+    assert b"U16" not in (tmp_path / "vocabulary").read_bytes()
+    for text in TEXTS:
+        _same(both, text)
+
+
+@pytest.mark.parametrize(("last", "dtype"), [(2**16 - 1, "U16"), (2**16, "I32")])
+def test_arrays_are_narrow_where_all_values_fit(tmp_path: Path, last: int, dtype: str) -> None:
+    """The largest id is what two letters become."""
+    document = json.loads(_byte_level().to_str())
+    words = document["model"]["vocab"]
+    words |= {f"filler {token}": token for token in range(len(words), last)} | {"øþ": last}
+    document["model"]["merges"].append(["ø", "þ"])
+    document["added_tokens"] = []
+    split = split_tokenizer(json.dumps(document))
+    assert split is not None
+    header = json.loads(split.vocabulary[8:].partition(b"}}")[0] + b"}}")
+    found = {name: entry["dtype"] for name, entry in header.items()}
+    assert found["merge_ids"] == dtype and found["text_ends"] == "I32"
+    assert found["merge_ranks"] == "U16"
+    (tmp_path / "vocabulary").write_bytes(split.vocabulary)
+    rank = len(document["model"]["merges"]) - 1
+    merged = Vocabulary(tmp_path / "vocabulary").merge(words["ø"], words["þ"])
+    assert merged == (rank, last)

@@ -220,15 +220,18 @@ INFERC_INLINE Page<KV> page_at(const AttentionArgs &a, const AttentionItem &item
             v ? v + head * head_elements<KV>(a.v_dim, a.page_tokens) : nullptr};
 }
 
-// Walks the pages of one partition, key positions [begin, end).
+// Walks the pages of one partition, key positions [begin, end); behind the item's last page comes
+// the first of `following`.
 template <class KV>
 INFERC_INLINE void attend_partition(const AttentionArgs &a, const AttentionItem &item,
-                                    QueryTile &tile, int64_t begin, int64_t end) {
+                                    const AttentionItem &following, QueryTile &tile, int64_t begin,
+                                    int64_t end) {
     reset(tile.part, tile.rows, tile.out_stride);
     Page<KV> page = page_at<KV>(a, item, begin);
     for (int64_t base = begin; base < end; base += a.page_tokens) {
-        int64_t after = base + a.page_tokens;
-        Page<KV> next = after < item.end ? page_at<KV>(a, item, after) : page;
+        const int64_t after = base + a.page_tokens;
+        const Page<KV> next = after < item.end ? page_at<KV>(a, item, after)
+                                               : page_at<KV>(a, following, following.begin);
         attend_page(tile, page, next, base);
         page = next;
     }
@@ -262,17 +265,18 @@ INFERC_INLINE void leave_partial(const AttentionArgs &a, const AttentionPlan &pl
 
 template <class KV>
 INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &plan,
-                                 const AttentionItem &item, int worker, int workers) {
+                                 const AttentionItem &item, const AttentionItem &following,
+                                 int worker, int workers) {
     QueryTile tile = query_tile(a, item, worker);
     if (plan.partitions > 0) {
-        attend_partition<KV>(a, item, tile, item.begin, item.end);
+        attend_partition<KV>(a, item, following, tile, item.begin, item.end);
         leave_partial(a, plan, item, tile, workers);
         return;
     }
     reset(tile.total, tile.rows, tile.out_stride);
     for (int64_t begin = item.begin; begin < item.end;) {
         int64_t end = min_of(item.end, partition_end(a, begin));
-        attend_partition<KV>(a, item, tile, begin, end);
+        attend_partition<KV>(a, item, following, tile, begin, end);
         combine_rows(tile.total, tile.part, tile.rows, tile.out_stride);
         begin = end;
     }
@@ -282,17 +286,23 @@ INFERC_NOINLINE void attend_item(const AttentionArgs &a, const AttentionPlan &pl
 // ---- all items
 // ----------------------------------------------------------------------------------------
 
-// Each worker takes the items whose middle falls into its share of the total cost.
+// Each worker takes the items whose middle falls into its share of the total cost. An item begins
+// when the next is known, to fetch that one's first page in time.
 template <class KV>
 INFERC_INLINE void run_attention(const AttentionArgs &a, int worker, int workers) {
     AttentionPlan plan = attention_plan(a, workers);
     int64_t total = 0, before = 0;
+    AttentionItem held;
+    bool holds = false;
     for_each_item(a, plan, [&](const AttentionItem &item) { total += item_cost(item); });
     for_each_item(a, plan, [&](const AttentionItem &item) {
         int64_t cost = item_cost(item), middle = before + cost / 2;
         before += cost;
-        if (middle * workers / total == worker) attend_item<KV>(a, plan, item, worker, workers);
+        if (middle * workers / total != worker) return;
+        if (holds) attend_item<KV>(a, plan, held, item, worker, workers);
+        held = item, holds = true;
     });
+    if (holds) attend_item<KV>(a, plan, held, held, worker, workers);
 }
 
 // One new token a sequence or any ragged batch: same code, same bits.

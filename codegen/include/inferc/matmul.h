@@ -4,8 +4,9 @@
 // Up to kDirectRows rows: weights are decoded in registers and used at once (decode steps, bound by
 // the bytes of the weights). More: panels of up to kPanelRows rows are prepared once in scratch;
 // for each pair of tiles a panel of weights is decoded once and used by all of them, or, where
-// decoding is cheap beside the products, tiles of rows decode for themselves. Work is split
-// by columns, for many rows also by rows; neither changes a result.
+// decoding is cheap beside the products or rows are few, tiles of rows decode for themselves: they
+// multiply while weights arrive, a panel only when it is complete. Work is split by columns, for
+// many rows also by rows; neither changes a result.
 #pragma once
 
 #include "matmul_panels.h"
@@ -114,14 +115,14 @@ INFERC_INLINE int64_t row_tile_bytes(int rows, int64_t k) {
 }
 
 // Rows [row, row + valid) prepared as tiles of R; their number.
-template <class W, class Math, int R>
+template <class W, class Math, int R, bool kInPlace = false>
 INFERC_INLINE int64_t prepare_row_tiles(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                         int64_t valid) {
     const int64_t row_tiles = ceil_div(valid, R);
     for (int64_t i = 0; i < row_tiles; i++)
-        prepare_rows<W, Math>(s.rows + i * row_tile_bytes(R, job.k),
-                              job.x + (row + i * R) * job.x_stride, job.x_stride,
-                              min_of(R, valid - i * R), R, job.k, job.x_k);
+        prepare_rows<W, Math, kInPlace>(
+            s.rows + i * row_tile_bytes(R, job.k), job.x + (row + i * R) * job.x_stride, job.x_stride,
+            min_of(R, valid - i * R), R, job.k, job.x_k);
     return row_tiles;
 }
 
@@ -131,7 +132,8 @@ template <class W, class Math, int R, class Emit>
 INFERC_INLINE void matmul_often(const MatmulJob &job, const MatmulScratch &s, int64_t row,
                                 int64_t valid, const Emit &emit) {
     const int64_t stride = tile_bytes<W>(job.k), end = job.tiles.end;
-    const int64_t row_tiles = prepare_row_tiles<W, Math, R>(job, s, row, valid);
+    const int64_t row_tiles =
+        prepare_row_tiles<W, Math, R, decodes_in_place<W, Math>()>(job, s, row, valid);
     const int64_t near = max_of(1, kNearRowBytes / (4 * R * units_of<Math>(job.k)));
     const int64_t block = kChunkTiles * max_of(1, kNearWeightBytes / (kChunkTiles * stride));
     const auto run = [&](int64_t first, int64_t tile) {
@@ -231,6 +233,11 @@ INFERC_INLINE void run_matmul(const float *x, int64_t x_stride, const void *w, i
             matmul_few<W, Math>(job, s, row, left, emit);
             return;
         }
+        if constexpr (kTwiceRows > kDirectRows)
+            if (left <= kTwiceRows) {
+                matmul_often<W, Math, kDirectRows>(job, s, row, left, emit);
+                return;
+            }
         // Equal register tiles rather than full ones and a rest.
         constexpr int kMost = tile_rows_most<Math>();
         int64_t even = ceil_div(left, ceil_div(left, kMost));

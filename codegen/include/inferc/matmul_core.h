@@ -13,14 +13,17 @@ inline namespace INFERC_ISA {
 
 #if defined(INFERC_AVX512)
 constexpr int kDirectRows = 8;  // most rows for which weights are decoded in registers
+constexpr int kTwiceRows = 8;   // most for which they are decoded again by each kDirectRows of them
 constexpr int kTileRows = 14, kTileRowsMin = 8;  // rows of a register tile over a decoded panel
 constexpr int kTileColumns = 2;
 #elif defined(INFERC_AVX2)
 constexpr int kDirectRows = 4;
+constexpr int kTwiceRows = 8;
 constexpr int kTileRows = 6, kTileRowsMin = 4;
 constexpr int kTileColumns = 1;
 #else
 constexpr int kDirectRows = 4;
+constexpr int kTwiceRows = 4;
 constexpr int kTileRows = 4, kTileRowsMin = 4;
 constexpr int kTileColumns = 1;
 #endif

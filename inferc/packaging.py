@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from inferc import description
+from inferc import description, report_file
 from inferc.codegen.cache import Cache
 from inferc.codegen.cuda_toolchain import CudaCompiler, release
 from inferc.codegen.library import write_library
@@ -48,7 +48,7 @@ def fill_artifact(folder: Path, package: Package) -> Manifest:
     toolkit = None if package.cuda_compiler is None else release(package.cuda_compiler.version)
     manifest = description.manifest(model, lowered, toolkit)
     report = description.report(model, package.options, lowered, manifest)
-    _write(folder / "report.json", json.dumps(report, indent=1, sort_keys=True) + "\n")
+    (folder / report_file.REPORT_FILE).write_bytes(report_file.encode(report))
     _write(folder / "report.html", report_html.render(report))
     return manifest
 

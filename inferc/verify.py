@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferc import report_file
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.kernels.linear import math_type
 from inferc.codegen.targets import parse_target
@@ -265,8 +266,7 @@ def _greedy(engine: Engine, ids: Sequence[int], wanted: Reference) -> Greedy:
 
 def _options(folder: Path) -> dict[str, Any]:
     """What the artifact was compiled with."""
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    options: dict[str, Any] = report["options"]
+    options: dict[str, Any] = report_file.read(folder)["options"]
     return options
 
 

@@ -1,4 +1,4 @@
-"""Makes report.json from the planned module: a join of what ops, passes and plans already know.
+"""Makes the report from the planned module: a join of what ops, passes and plans already know.
 
 Everything in it is deterministic: formulas and counts, no times and no measurements.
 """

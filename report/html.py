@@ -1,4 +1,4 @@
-"""`inferc inspect --html`: one self-contained offline page; all numbers come from report.json."""
+"""`inferc inspect --html`: one self-contained offline page; all numbers come from the report."""
 
 from __future__ import annotations
 

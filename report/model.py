@@ -1,17 +1,17 @@
-"""The join behind every view: report.json with its cost formulas evaluated for one workload.
+"""The join behind every view: the report with its cost formulas evaluated for one workload.
 
 Formulas are sizes of `inferc.ir.dims` in the symbols of `inferc.ir.cost`. Nothing here is measured.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferc import report_file
 from inferc.errors import ArtifactError
 from inferc.ir.cost import Workload
 from inferc.ir.dims import evaluate, parse_size
@@ -80,16 +80,9 @@ class Phase:
 
 
 def load(artifact: Path) -> Report:
-    """Read report.json of an artifact. Raises ArtifactError."""
-    path = artifact / "report.json"
-    try:
-        report: Report = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ArtifactError(
-            f"{path}: not found; {artifact} is not an inferc artifact, or its report was removed"
-        ) from None
-    except ValueError as error:
-        raise ArtifactError(f"{path}: damaged ({error}); compile the model again") from None
+    """Read the report of an artifact. Raises ArtifactError."""
+    path = report_file.path_in(artifact)
+    report: Report = report_file.read(artifact)
     version = report.get("schema_version") if isinstance(report, dict) else None
     if not isinstance(version, int):
         raise ArtifactError(f"{path}: damaged (no report); compile the model again")

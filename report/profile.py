@@ -117,7 +117,7 @@ def measure(
     calls = steps[0].spans_ns.shape[1]
     if calls != len(costs):
         raise ArtifactError(
-            f"report.json lists {len(costs)} kernels of {phase}, and the step library has {calls};"
+            f"the report lists {len(costs)} kernels of {phase}, and the step library has {calls};"
             " compile the model again."
         )
     library_us = _median([(s.end_ns - s.begin_ns) / NS_PER_US for s in steps])

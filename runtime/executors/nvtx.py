@@ -1,14 +1,14 @@
 """NVTX ranges, for Nsight Systems; without them nothing is imported and nothing is done."""
 
 import ctypes
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inferc.errors import InfercError
+from inferc import report_file
+from inferc.errors import ArtifactError, InfercError
 from inferc.runtime.executors.cuda_device import KernelName, Launcher, LaunchFailure
 
 Range = Callable[[str], AbstractContextManager[object]]
@@ -51,12 +51,12 @@ class ReportedCall:
 def reported_calls(folder: Path) -> Mapping[str, tuple[ReportedCall, ...]]:
     """Calls of each phase in order, by the artifact's report; empty if it has none."""
     try:
-        phases = json.loads((folder / "report.json").read_text(encoding="utf-8"))["phases"]
+        phases = report_file.read(folder)["phases"]
         return {
             phase: tuple(ReportedCall(k["name"], tuple(k["modules"])) for k in entry["kernels"])
             for phase, entry in phases.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ArtifactError, KeyError, TypeError, AttributeError):
         return {}
 
 

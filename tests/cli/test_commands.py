@@ -62,12 +62,12 @@ def test_machines(machine: str, capsys: pytest.CaptureFixture[str], reported: Pa
 @pytest.fixture
 def reported(tmp_path: Path) -> Path:
     """A folder with nothing but a report."""
-    import json
+    from inferc import report_file
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
     from sample_report import report
 
-    (tmp_path / "report.json").write_text(json.dumps(report()))
+    (tmp_path / report_file.REPORT_FILE).write_bytes(report_file.encode(report()))
     return tmp_path
 
 
@@ -81,7 +81,7 @@ def test_inspect(reported: Path, capsys: pytest.CaptureFixture[str]) -> None:
         capsys, 1, "inspect", reported, "--html", reported / "none" / "x.html"
     )
     assert "Is a directory" in refused(capsys, 1, "inspect", reported, "--html", reported)
-    assert "report.json: not found" in refused(capsys, 4, "inspect", reported / "report.json")
+    assert "report.json.gz: not found" in refused(capsys, 4, "inspect", reported / "report.json.gz")
 
 
 def test_system_needs_roles(toy_artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_bench_refuses_what_would_mislead(
     assert "runs at most 4 sequences at once" in refused(capsys, 5, *bench, "1,5")
     assert "expected at least 2" in refused(capsys, 5, *bench, "1", "--new-tokens", "1")
     assert "context is 64" in refused(capsys, 5, *bench, "1", "--prompt-tokens", "62")
-    assert "report.json: not found" in refused(capsys, 4, "bench", toy_artifact, *SMALL, "1")
+    assert "report.json.gz: not found" in refused(capsys, 4, "bench", toy_artifact, *SMALL, "1")
 
 
 def test_bench_gives_every_sequence_its_pages(
@@ -129,7 +129,7 @@ def shell(command: str, artifact: Path, **environment: str) -> subprocess.Comple
         ("inferc run $A </dev/null", 5, "the prompt from stdin is empty"),
         ("inferc run $A <&-", 5, "the prompt from stdin is empty"),
         ("inferc run $A hi >/dev/full", 1, "No space left on device"),
-        ("inferc inspect $A --json >/dev/full", 4, "report.json: not found"),
+        ("inferc inspect $A --json >/dev/full", 4, "report.json.gz: not found"),
         ("inferc targets >/dev/full", 1, "No space left on device"),
         ("inferc run $A hi --max-tokens 3 >&-", 0, ""),
         ("set -o pipefail; inferc run $A hi --max-tokens 60 --ignore-eos | head -c 1", 0, ""),

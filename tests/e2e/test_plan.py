@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import inferc
+from inferc import report_file
 from inferc.cli.main import main
 from inferc.errors import CompileError
 from inferc.ir.cost import Workload
@@ -35,7 +36,7 @@ def costs(report: dict[str, Any]) -> list[tuple[str, ...]]:
 def test_report_is_the_artifacts(workshop: Workshop) -> None:
     artifact, source = workshop.artifact("llama"), workshop.source("llama")
     planned = inferc.plan(source, context_tokens=tiny.case_of("llama").context_tokens)
-    assert json.loads(json.dumps(planned)) == json.loads((artifact / "report.json").read_text())
+    assert json.loads(json.dumps(planned)) == report_file.read(artifact)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,7 +123,7 @@ def test_a_config_is_not_compiled(workshop: Workshop, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "mamba"])
 def test_scratch_is_what_the_library_takes(workshop: Workshop, name: str) -> None:
     artifact = workshop.artifact(name)
-    report = json.loads((artifact / "report.json").read_text())
+    report = report_file.read(artifact)
     library = ctypes.CDLL(str(artifact / "cpu" / "step.so"))
     library.inferc_scratch_bytes.restype = ctypes.c_uint64
     found = {n: library.inferc_scratch_bytes(int(n)) for n in report["memory"]["scratch_bytes"]}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import inferc
+from inferc import report_file
 from inferc.cli.main import main
 from inferc.errors import InfercError
 from inferc.profiling import EngineStep, record
@@ -37,7 +38,7 @@ def test_json_has_every_kernel_with_its_modules(
 ) -> None:
     assert bench(artifact, "--concurrency", "1,3", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    kernels = json.loads((artifact / "report.json").read_text())["phases"]
+    kernels = report_file.read(artifact)["phases"]
     shapes = [(p["phase"], p["tokens"], p["sequences"]) for p in found["profiles"]]
     assert shapes == [("prefill", 9, 1), ("decode", 1, 1), ("prefill", 27, 3), ("decode", 3, 3)]
     for entry in found["profiles"]:

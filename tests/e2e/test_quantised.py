@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import inferc
+from inferc import report_file
 from inferc.codegen.kernel import KernelOptions
 from inferc.codegen.kernels.linear import math_type
 from inferc.codegen.targets import parse_target
@@ -107,7 +107,7 @@ def test_prefill_in_int8(tmp_path: Path) -> None:
     assert chunks.bit_equal and not decode.bit_equal
     exact = tolerance("f32", "f32")
     assert exact.admits(decode.distance) and not exact.admits(whole.distance)
-    phases = json.loads((artifact / "report.json").read_text())["phases"]
+    phases = report_file.read(artifact)["phases"]
     named = {name: {k["arithmetic"] for k in phase["kernels"]} for name, phase in phases.items()}
     assert "int8" in named["prefill"] and "int8" not in named["decode"]
 

@@ -26,7 +26,7 @@ def test_same_input_same_bytes(workshop: Workshop, tmp_path: Path) -> None:
     source = workshop.source("gemma3")
     first = compile_cold(source, tmp_path / "one", "1")
     second = compile_cold(source, tmp_path / "another-folder", "2")
-    assert {"manifest.json", "report.json", "report.html", "cpu/step.so"} <= first.keys()
+    assert {"manifest.json", "report.json.gz", "report.html", "cpu/step.so"} <= first.keys()
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 

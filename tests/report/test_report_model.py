@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from sample_report import report
 
+from inferc import report_file
 from inferc.errors import ArtifactError
 from inferc.ir.cost import Workload
 from inferc.report import compare, model, terminal
@@ -71,20 +74,52 @@ def test_byte_counts(count: float, text: str) -> None:
     "content", ["", "{", "[]", "null", "3", "{}", b"\xff", '{"schema_version": 1}']
 )
 def test_damage_is_told(tmp_path: Path, content: str | bytes) -> None:
-    path = tmp_path / "report.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ArtifactError, match=r"report\.json: damaged"):
+    stored = content if isinstance(content, bytes) else content.encode()
+    for name, file in (("report.json", stored), ("report.json.gz", gzip.compress(stored))):
+        (tmp_path / name).write_bytes(file)
+        with pytest.raises(ArtifactError, match=rf"/{name}: damaged .*compile"):
+            model.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: b"",
+        lambda file: json.dumps(report()).encode(),
+        lambda file: file[: len(file) // 2],
+        lambda file: file[:-1],
+        lambda file: file[:40] + bytes([file[40] ^ 1]) + file[41:],
+        lambda file: file[:-8] + bytes([file[-8] ^ 1]) + file[-7:],  # the checksum
+        lambda file: file + b"x",
+    ],
+)
+def test_damage_of_the_compressed_file_is_told(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / report_file.REPORT_FILE).write_bytes(damage(report_file.encode(report())))
+    with pytest.raises(ArtifactError, match=r"/report\.json\.gz: damaged .*compile"):
         model.load(tmp_path)
 
 
+def test_reports_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps(report()))
+    assert model.load(tmp_path) == report()
+
+
+def test_the_file_holds_neither_name_nor_time() -> None:
+    content = report_file.encode(report())
+    assert content[3] == 0 and content[4:8] == bytes(4)  # flags, time (RFC 1952)
+    assert json.loads(gzip.decompress(content)) == report()
+
+
 def test_missing_and_newer(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
+    path = tmp_path / "report.json.gz"
     for folder in (tmp_path, tmp_path / "none", path):
         with pytest.raises(ArtifactError, match="not found"):
             model.load(folder)
         if folder is tmp_path / "none":
-            path.write_text("{}")
-    path.write_text(json.dumps(report() | {"schema_version": 2}))
+            path.touch()
+    path.write_bytes(report_file.encode(report() | {"schema_version": 2}))
     with pytest.raises(ArtifactError, match="schema 2 is newer than 1"):
         model.load(tmp_path)
 

@@ -1,6 +1,5 @@
 """The toy artifact with targets for CPU and GPU."""
 
-import json
 import shutil
 import subprocess
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from runtime_artifacts import fill_toy
 
+from inferc import report_file
 from inferc.runtime.artifact import Manifest, TargetEntry
 from inferc.runtime.artifact_writer import write_artifact
 from inferc.runtime.host import host_machine
@@ -38,7 +38,7 @@ def toy_cuda_artifact(folder: Path) -> Path:
         subprocess.run(command, check=True)
         kernels = [{"name": "toy_walk", "modules": [f"model.layers.{i}" for i in range(5)]}]
         report = {"phases": {"prefill": {"kernels": kernels}}}
-        (folder / "report.json").write_text(json.dumps(report))
+        (folder / report_file.REPORT_FILE).write_bytes(report_file.encode(report))
         targets = (*manifest.targets, cuda_target("sm_80"), cuda_target("sm_90a"))
         return replace(manifest, targets=targets)
 

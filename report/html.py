@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 
+from inferc import report_file
 from inferc.report.machines import MACHINES, TENSOR
 from inferc.report.model import Report
 from inferc.report.saved_profile import Profile
@@ -23,8 +25,6 @@ def render(report: Report, profile: Profile | None = None) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    # No `<`: whatever a module is called, it can neither end the script element nor open a comment.
-    data = json.dumps(report, sort_keys=True).replace("<", "\\u003c")
     kernels = [k for phase in report["phases"].values() for k in phase["kernels"]]
     kinds = sorted({TENSOR, *(k.get("arithmetic", TENSOR) for k in kernels)})
     machines = json.dumps(
@@ -32,8 +32,9 @@ def render(report: Report, profile: Profile | None = None) -> str:
     )
     return environment.from_string(source).render(
         title=f"{report['model']['name']} · inferc",
-        data=data,
+        data=b64encode(report_file.encode(report)).decode(),
         machines=machines,
+        # No `<`: whatever is in it, it can neither end the script element nor open a comment.
         measured=json.dumps(_measured(profile)).replace("<", "\\u003c"),
         memory=json.dumps(memory_rows(report)),
         not_counted=NOT_COUNTED,

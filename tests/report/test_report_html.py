@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from sample_report import report
 
+from inferc import report_file
 from inferc.ir.cost import Workload
 from inferc.report import model
 from inferc.report.html import render
@@ -32,24 +34,34 @@ def elements(page: str) -> tuple[str, str]:
 def test_one_file_that_names_cannot_break() -> None:
     page = render(report())
     data, script = elements(page)
-    assert json.loads(data) == report()
-    assert "<" not in data and "<!--" not in page
-    assert not re.search(r"""(src|href)\s*=|@import|url\(|fetch\(|https?://""", page)
+    assert base64.b64decode(data, validate=True) == report_file.encode(report())
+    assert "<!--" not in page and page.count(data) == 1
+    rest = page.replace(data, "")
+    assert not re.search(r"""(src|href)\s*=|@import|url\(|fetch\(|https?://""", rest)
     assert "</script>" not in html.unescape(script)
 
 
 def show(tmp_path: Path, profile: Any = None, **settings: object) -> dict[str, Any]:
     assert NODE is not None
     data, script = elements(render(report(), profile))
-    (tmp_path / "data.json").write_text(data)
-    (tmp_path / "script.js").write_text(script)
+    (tmp_path / "data.txt").write_text(data)
+    (tmp_path / "script.mjs").write_text(script)
     command = [
-        NODE, Path(__file__).with_name("page.js"), tmp_path / "script.js", tmp_path / "data.json",
+        NODE, Path(__file__).with_name("page.js"), tmp_path / "script.mjs", tmp_path / "data.txt",
         *(f"{name}={value}" for name, value in settings.items()),
     ]  # fmt: skip
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     shown: dict[str, Any] = json.loads(result.stdout)
+    assert shown["unpacked"]
     return shown
+
+
+def test_a_browser_without_gzip_is_told() -> None:
+    """The script hides the message when it is done, so that it stays where it is not."""
+    page = render(report())
+    message = re.findall(r'<p id="unpacking">(.*?)</p>', page)
+    assert len(message) == 1 and "too old" in message[0] and "inferc inspect" in message[0]
+    assert elements(page)[1].rstrip().endswith('$("unpacking").hidden = true;')
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node to run the page's script")

@@ -25,6 +25,8 @@ def render(report: Report, profile: Profile | None = None) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    # The page shows bodies of kernels; whole stages, which are half of a report, are `--ir`'s.
+    data = report_file.encode({k: v for k, v in report.items() if k != "stages"})
     kernels = [k for phase in report["phases"].values() for k in phase["kernels"]]
     kinds = sorted({TENSOR, *(k.get("arithmetic", TENSOR) for k in kernels)})
     machines = json.dumps(
@@ -32,7 +34,7 @@ def render(report: Report, profile: Profile | None = None) -> str:
     )
     return environment.from_string(source).render(
         title=f"{report['model']['name']} · inferc",
-        data=b64encode(report_file.encode(report)).decode(),
+        data=b64encode(data).decode(),
         machines=machines,
         # No `<`: whatever is in it, it can neither end the script element nor open a comment.
         measured=json.dumps(_measured(profile)).replace("<", "\\u003c"),

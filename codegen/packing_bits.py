@@ -171,16 +171,32 @@ def _q6_low_elements(run: Bytes) -> Bytes:
     return _split(halves, -2).reshape(*lead, 256)
 
 
-def q6_low_encode(run: Bytes) -> Bytes:
-    """Elements of a group of 16: word v & 1, byte i, upper half if v > 1."""
+def q6_encode(run: Bytes) -> Bytes:
+    """Nibbles and two-bit runs of q6_k to three words for each 16 elements.
+
+    Byte i of word v has element 4v + i below, and above, from word 0 on, bits 4, 2 and 0 of
+    element 12 + i.
+    """
     lead = run.shape[:-1]
-    e = _q6_low_elements(run).reshape(*lead, 16, 2, 8)
-    return _join(e).reshape(*lead, 128)
+    low, high = _q6_low_elements(run[..., :128]), _twos(run[..., 128:])
+    quads = (low | high << 4).reshape(*lead, 16, 4, 4)
+    last = np.stack([(quads[..., 3, :] >> shift) & 3 for shift in (4, 2, 0)], axis=-2)
+    words: Bytes = quads[..., :3, :] | last << 6
+    return words.reshape(*lead, 192)
 
 
-def q6_low_decode(run: Bytes) -> Bytes:
-    """The reverse of :func:`q6_low_encode`."""
+def q6_decode(run: Bytes) -> Bytes:
+    """The reverse of :func:`q6_encode`."""
     lead = run.shape[:-1]
-    words = run.reshape(*lead, 16, 8)
-    e = _split(words, -1).reshape(*lead, 2, 2, 64)
-    return _join(e).reshape(*lead, 128)
+    words = run.reshape(*lead, 16, 3, 4)
+    last = [words[..., v, :] >> 6 << shift for v, shift in enumerate((4, 2, 0))]
+    quads = np.concatenate([words & 63, np.bitwise_or.reduce(last)[..., None, :]], axis=-2)
+    elements = quads.reshape(*lead, 256)
+    low = _q6_low_bytes(elements & 15)
+    return np.concatenate([low, _twos_back(elements >> 4)], axis=-1)
+
+
+def _q6_low_bytes(elements: Bytes) -> Bytes:
+    """The reverse of :func:`_q6_low_elements`."""
+    lead = elements.shape[:-1]
+    return _join(elements.reshape(*lead, 2, 2, 64)).reshape(*lead, 128)

@@ -27,8 +27,8 @@ from inferc.codegen.packing_bits import (
     pairs_encode,
     q3_high_decode,
     q3_high_encode,
-    q6_low_decode,
-    q6_low_encode,
+    q6_decode,
+    q6_encode,
     two_bits_decode,
     two_bits_encode,
 )
@@ -135,14 +135,9 @@ BLOCK_LAYOUTS: dict[str, BlockLayout] = {
     "q6_k": BlockLayout(
         256,
         210,
-        (
-            _half(208),
-            _words(192, 16),
-            Field(0, 128, 4, q6_low_encode, q6_low_decode),
-            Field(128, 64, 4, two_bits_encode, two_bits_decode),
-        ),
+        (_half(208), _words(192, 16), Field(0, 192, 4, q6_encode, q6_decode)),
         groups=16,
-        interleaved=2,
+        interleaved=1,
     ),
     **{
         affine_name(bits, group, letter): _affine(group, bits)

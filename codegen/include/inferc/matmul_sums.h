@@ -235,7 +235,7 @@ struct Sums<W, MathInt8, R, C> {
     typedef Operand<W, MathInt8> Op;
     static constexpr int kRun = units_in_16_bits<W>(127);
     static constexpr int kUnits = W::group / 4;
-    i32x16 acc[R][C], run[R][C];
+    i32x16 acc[R][C], run[R][C], first[C];
 
     INFERC_INLINE void start(const Panel &a, int64_t at) {
         INFERC_EACH(r, R)
@@ -258,9 +258,25 @@ struct Sums<W, MathInt8, R, C> {
             add_to(&acc[r][c], &run[r][c], u, w, splat_i(load_scalar<int32_t>(unit + 4 * r)));
     }
     INFERC_INLINE void add_all(int u, const i32x16 *w, const uint8_t *unit) {
+        if constexpr (kRun == 2) return add_both(u, w, unit);
         INFERC_EACH(r, R) {
             const i32x16 x = splat_i(load_scalar<int32_t>(unit + 4 * r));
             INFERC_EACH(c, C) add_to(&acc[r][c], &run[r][c], u, w[c], x);
+        }
+    }
+    // Runs of two: weights wait for their second unit instead of the sums of all rows.
+    INFERC_INLINE void add_both(int u, const i32x16 *w, const uint8_t *unit) {
+        if (u % 2 == 0) {
+            INFERC_EACH(c, C) first[c] = w[c];
+            return;
+        }
+        INFERC_EACH(r, R) {
+            const i32x16 x0 = splat_i(load_scalar<int32_t>(unit - 4 * R + 4 * r));
+            const i32x16 x1 = splat_i(load_scalar<int32_t>(unit + 4 * r));
+            INFERC_EACH(c, C) {
+                add_to(&acc[r][c], &run[r][c], u - 1, first[c], x0);
+                add_to(&acc[r][c], &run[r][c], u, w[c], x1);
+            }
         }
     }
 };

@@ -2,14 +2,14 @@
 // or 32.
 //
 // Record, 16 rows; `f16 [16]` is one half a row, `u32 [n][16]` n words a row:
-//   q2_k  f16 d, dmin · u32 scales[4] (byte of group g: scale below, min above) · u32 low[16]
-//   q3_k  f16 d · u32 scales[3] (12 bytes as in GGUF) · u32 low[16] · u32 high[8] (two groups a
-//   word) q4_k  f16 d, dmin · u32 scales[3] (12 bytes as in GGUF) · per group u32 word[4] as in
-//   q4_1 q5_k  f16 d, dmin · u32 scales[3] · per group u32 high_bits, word[4] as in q5_1 q6_k  f16
-//   d · u32 scales[4] (int8 of group g) · per group u32 nibbles[2], high[1]
-// Groups of 16, element 4v + i: low/high two bits at bit 8i + 2v of a word; q3_k's third bit at
-// 8i + 4*(g & 1) + v of the word shared by two groups; nibbles: byte i of word v & 1, upper half if
-// v > 1. Same number of bytes as stored in GGUF.
+//   q2_k: f16 d, dmin; u32 scales[4] (byte of group g: scale below, min above); u32 low[16].
+//   q3_k: f16 d; u32 scales[3] (12 bytes as in GGUF); u32 low[16]; u32 high[8] (two groups a word).
+//   q4_k: f16 d, dmin; u32 scales[3] (12 bytes as in GGUF); of each group u32 word[4] as in q4_1.
+//   q5_k: f16 d, dmin; u32 scales[3]; of each group u32 high_bits, word[4] as in q5_1.
+//   q6_k: f16 d; u32 scales[4] (int8 of group g); of each group u32 word[3].
+// Groups of 16, element 4v + i: low two bits at bit 8i + 2v of a word; q3_k's third bit at
+// 8i + 4*(g & 1) + v of the word shared by two groups; q6_k: byte i of word v, the last four in the
+// upper two bits of all words, from bits 4 and 5 down. Same number of bytes as stored in GGUF.
 #pragma once
 
 #include "weights_legacy.h"
@@ -145,9 +145,10 @@ struct Q6_K {
     static INFERC_INLINE typename Lanes::Int quad(Lanes lanes, const uint8_t *record, int g,
                                                   int v) {
         const uint8_t *at = record + quants_at + 192 * g;
-        auto low = lanes.u32(at + 64 * (v & 1));
-        low = (v < 2 ? low : low >> 4) & lanes.splat(0x0f0f0f0fu);
-        return low | (shift_bits(lanes.u32(at + 128), 2 * v, 4) & lanes.splat(0x30303030u));
+        if (v < 3) return lanes.u32(at + 64 * v) & lanes.splat(0x3f3f3f3fu);
+        return ((lanes.u32(at) >> 2) & lanes.splat(0x30303030u)) |
+               ((lanes.u32(at + 64) >> 4) & lanes.splat(0x0c0c0c0cu)) |
+               ((lanes.u32(at + 128) >> 6) & lanes.splat(0x03030303u));
     }
 };
 

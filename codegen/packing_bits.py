@@ -171,6 +171,12 @@ def _q6_low_elements(run: Bytes) -> Bytes:
     return _split(halves, -2).reshape(*lead, 256)
 
 
+def _over(low: Bytes, high: Bytes, shift: int) -> Bytes:
+    """``high`` moved up, above ``low``."""
+    both: Bytes = np.bitwise_or(low, np.left_shift(high, np.uint8(shift)))
+    return both
+
+
 def q6_encode(run: Bytes) -> Bytes:
     """Nibbles and two-bit runs of q6_k to three words for each 16 elements.
 
@@ -179,21 +185,21 @@ def q6_encode(run: Bytes) -> Bytes:
     """
     lead = run.shape[:-1]
     low, high = _q6_low_elements(run[..., :128]), _twos(run[..., 128:])
-    quads = (low | high << 4).reshape(*lead, 16, 4, 4)
+    quads = _over(low, high, 4).reshape(*lead, 16, 4, 4)
     last = np.stack([(quads[..., 3, :] >> shift) & 3 for shift in (4, 2, 0)], axis=-2)
-    words: Bytes = quads[..., :3, :] | last << 6
-    return words.reshape(*lead, 192)
+    return _over(quads[..., :3, :], last, 6).reshape(*lead, 192)
 
 
 def q6_decode(run: Bytes) -> Bytes:
     """The reverse of :func:`q6_encode`."""
     lead = run.shape[:-1]
     words = run.reshape(*lead, 16, 3, 4)
-    last = [words[..., v, :] >> 6 << shift for v, shift in enumerate((4, 2, 0))]
-    quads = np.concatenate([words & 63, np.bitwise_or.reduce(last)[..., None, :]], axis=-2)
-    elements = quads.reshape(*lead, 256)
-    low = _q6_low_bytes(elements & 15)
-    return np.concatenate([low, _twos_back(elements >> 4)], axis=-1)
+    last: Bytes = np.right_shift(words, np.uint8(6))
+    fourth = _over(last[..., 2:, :], _over(last[..., 1:2, :], last[..., :1, :], 2), 2)
+    elements: Bytes = np.concatenate([words & 63, fourth], axis=-2).reshape(*lead, 256)
+    low: Bytes = np.bitwise_and(elements, np.uint8(15))
+    high: Bytes = np.right_shift(elements, np.uint8(4))
+    return np.concatenate([_q6_low_bytes(low), _twos_back(high)], axis=-1)
 
 
 def _q6_low_bytes(elements: Bytes) -> Bytes:

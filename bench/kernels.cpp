@@ -2,6 +2,7 @@
 // pool.
 #include "attention.h"
 #include "epilogue.h"
+#include "limits.h"
 #include "matmul.h"
 #include "pool.h"
 
@@ -9,85 +10,23 @@ using namespace inferc;
 
 namespace {
 
-struct Job {
-    Pool *pool;
-    const void *data;
-    int64_t count;
-    float *sink;
-};
-
-void read_worker(void *arg, int worker, int workers) {
-    const Job &job = *(const Job *)arg;
-    Range mine = share(job.count / 4096, worker, workers);
-    i32x16 sum[4] = {splat_i(0), splat_i(0), splat_i(0), splat_i(0)};
-    // Four streams a worker: one may get half of what the memory gives.
-    int64_t quarter = (mine.end - mine.begin) / 4 * 4096;
-    const uint8_t *p = (const uint8_t *)job.data + mine.begin * 4096;
-    for (int64_t i = 0; i < quarter; i += 64)
-        for (int s = 0; s < 4; s++) {
-            prefetch(p + s * quarter + i + 2048);
-            sum[s] = sum[s] + load_i(p + s * quarter + i);
-        }
-    job.sink[16 * worker] = reduce_add(to_f32((sum[0] + sum[1]) + (sum[2] + sum[3])));
-}
-
-// Chains of one instruction between registers. kFlops: of one instruction.
-#if defined(INFERC_AVX512)
-#define PEAK(name, type, zero, instruction, flops)                                            \
-    struct name {                                                                             \
-        typedef type Acc;                                                                     \
-        static constexpr int64_t kFlops = flops;                                              \
-        static INFERC_INLINE Acc start() { return zero; }                                     \
-        static INFERC_INLINE Acc step(Acc a) {                                                \
-            asm volatile(instruction " %%zmm31, %%zmm30, %0" : "+v"(a) : : "xmm30", "xmm31"); \
-            return a;                                                                         \
-        }                                                                                     \
-    };
-PEAK(PeakF32, __m512, _mm512_setzero_ps(), "vfmadd231ps", 32)
+// Operations that all workers together have done in dot products of bf16, or of floats where there
+// are none.
+double dot_bf16_by_all(Pool *pool, int64_t rounds) {
 #if defined(INFERC_DPBF16)
-PEAK(PeakBf16, __m512, _mm512_setzero_ps(), "vdpbf16ps", 64)
+    const auto worker = [](void *job, int, int) {
+        f32x16 sums[kSums];
+        INFERC_EACH(s, kSums) sums[s] = splat(float(s));
+        const i32x16 x = splat_i(0x3f003f00);  // halves
+        for (int64_t i = 0; i < *static_cast<const int64_t *>(job); i++)
+            INFERC_EACH(s, kSums) sums[s] = dot_bf16(sums[s], bitcast_i(sums[s]), x);
+        INFERC_EACH(s, kSums) keep(sums[s]);
+    };
+    pool_run(pool, worker, &rounds);
+    return 2.0 * 2 * kLanes * kSums * double(rounds) * pool_workers(pool);
 #else
-typedef PeakF32 PeakBf16;
+    return multiply_by_all(pool, 32, rounds);
 #endif
-#if defined(__AVX512VNNI__)
-PEAK(PeakInt8, __m512i, _mm512_setzero_si512(), "vpdpbusd", 128)
-#else
-typedef PeakF32 PeakInt8;
-#endif
-#elif defined(INFERC_AVX2)
-struct PeakF32 {
-    typedef __m256 Acc;
-    static constexpr int64_t kFlops = 16;
-    static INFERC_INLINE Acc start() { return _mm256_setzero_ps(); }
-    static INFERC_INLINE Acc step(Acc a) {
-        asm volatile("vfmadd231ps %%ymm15, %%ymm14, %0" : "+x"(a) : : "xmm14", "xmm15");
-        return a;
-    }
-};
-typedef PeakF32 PeakBf16;
-typedef PeakF32 PeakInt8;
-#else
-struct PeakF32 {
-    typedef f32x16 Acc;
-    static constexpr int64_t kFlops = 32;
-    static INFERC_INLINE Acc start() { return zero(); }
-    static INFERC_INLINE Acc step(Acc a) { return fma(a, splat(0.5f), splat(1.0f)); }
-};
-typedef PeakF32 PeakBf16;
-typedef PeakF32 PeakInt8;
-#endif
-
-template <class Op>
-void peak_worker(void *arg, int worker, int) {
-    const Job &job = *(const Job *)arg;
-    typename Op::Acc acc[12];
-    INFERC_EACH(i, 12) acc[i] = Op::start();
-    for (int64_t n = 0; n < job.count; n++) {
-        INFERC_EACH(i, 12) acc[i] = Op::step(acc[i]);
-    }
-    float sum = 0;
-    INFERC_EACH(i, 12) sum += float(((const uint8_t *)&acc[i])[0]);
-    job.sink[16 * worker] = sum;
 }
 
 struct Product {
@@ -128,20 +67,14 @@ extern "C" {
 
 void *pool_new(int threads) { return pool_create(threads); }
 void pool_free(void *pool) { pool_destroy((Pool *)pool); }
-int64_t peak_flops(int kind) {
-    const int64_t flops[3] = {PeakF32::kFlops, PeakBf16::kFlops, PeakInt8::kFlops};
-    return 12 * flops[kind];
-}
 void run_nothing(void *pool) { pool_run((Pool *)pool, nothing, nullptr); }
-void run_read(void *pool, const void *data, int64_t bytes, float *sink) {
-    Job job = {(Pool *)pool, data, bytes, sink};
-    pool_run(job.pool, read_worker, &job);
+uint64_t run_read(void *pool, const void *data, uint64_t bytes) {
+    return read_by_all((Pool *)pool, data, bytes);
 }
-void run_peak(void *pool, int kind, int64_t rounds, float *sink) {
-    Job job = {(Pool *)pool, nullptr, rounds, sink};
-    if (kind == 0) pool_run(job.pool, peak_worker<PeakF32>, &job);
-    if (kind == 1) pool_run(job.pool, peak_worker<PeakBf16>, &job);
-    if (kind == 2) pool_run(job.pool, peak_worker<PeakInt8>, &job);
+// bits: 32 for floats, 16 or 8 for integers, 0 for bf16.
+double run_peak(void *pool, int32_t bits, int64_t rounds) {
+    return bits == 0 ? dot_bf16_by_all((Pool *)pool, rounds)
+                     : multiply_by_all((Pool *)pool, bits, rounds);
 }
 int64_t scratch_bytes(int64_t rows, int64_t k) { return int64_t(matmul_scratch_bytes(rows, k)); }
 int64_t attention_scratch(int heads, int kv_heads, int k_dim, int v_dim, int64_t context,

@@ -1,8 +1,9 @@
 """Micro benchmark of the CPU kernels beside what the machine gives in the same run.
 
-Decode: bytes of packed weights a second, as a share of the read bandwidth. Prefill: flops a second,
-as a share of the peak of the instruction used. Each figure is the best of several rounds, probes
-and kernels taking turns, as the machine may be shared. Options: `python bench/kernels.py --help`.
+Decode: bytes of packed weights a second, as a share of the read bandwidth. Prefill: operations a
+second, as a share of the peak of the instruction used. Each figure is the best of several rounds,
+probes and kernels taking turns, as the machine may be shared. Options:
+`python bench/kernels.py --help`.
 """
 
 import argparse
@@ -30,6 +31,8 @@ KERNELS = (
 # With one thread processor time is used: others on a shared machine disturb it less.
 CLOCK = time.perf_counter
 P, L = ctypes.c_void_p, ctypes.c_int64
+# Arithmetics and what kernels.cpp calls their operands.
+PEAK_BITS = {"f32": 32, "bf16": 0, "int16": 16, "int8": 8}
 
 
 def aligned(nbytes: int) -> np.ndarray:
@@ -44,13 +47,24 @@ def build(march: str, compiler: str) -> ctypes.CDLL:
         include = ROOT / "codegen" / "include" / "inferc"
         source = str(ROOT / "bench" / "kernels.cpp")
         subprocess.run(
-            [compiler, *FLAGS, "-w", f"-march={march}", f"-I{include}", source, "-o", out],
+            [
+                compiler,
+                *FLAGS,
+                "-w",
+                f"-march={march}",
+                f"-I{include}",
+                f"-I{include.parent}",
+                source,
+                "-o",
+                out,
+            ],
             check=True,
         )
         lib = ctypes.CDLL(out)
     lib.pool_new.restype = P
     lib.scratch_bytes.restype = L
-    lib.peak_flops.restype = L
+    lib.run_read.restype = ctypes.c_uint64
+    lib.run_peak.restype = ctypes.c_double
     lib.attention_scratch.restype = L
     return lib
 
@@ -75,19 +89,17 @@ class Machine:
         self.pool = P(self.lib.pool_new(self.threads))
         self.memory = aligned(256 << 20)
         self.memory[::4096] = 1
-        self.sink = np.zeros(16 * max(16, self.threads), np.float32)
 
     def read_bytes_per_s(self) -> float:
-        n = self.memory.nbytes
-        args = self.pool, P(self.memory.ctypes.data), L(n), P(self.sink.ctypes.data)
-        return n / best_seconds(lambda: self.lib.run_read(*args), 5)
+        args = self.pool, P(self.memory.ctypes.data), ctypes.c_uint64(self.memory.nbytes)
+        nbytes = self.lib.run_read(*args)
+        return nbytes / best_seconds(lambda: self.lib.run_read(*args), 5)
 
-    def peak_flops(self, kind: int) -> float:
-        """0: f32, 1: bf16, 2: int8 dot product, or f32 where the ISA has none; all threads."""
-        rounds = 400_000
-        args = self.pool, kind, L(rounds), P(self.sink.ctypes.data)
-        seconds = best_seconds(lambda: self.lib.run_peak(*args), 5)
-        return rounds * self.lib.peak_flops(kind) * self.threads / seconds
+    def peak_flops(self, math: str) -> float:
+        """Operations a second of the arithmetic's fastest instruction, all threads."""
+        args = self.pool, PEAK_BITS[math], L(400_000)
+        operations = self.lib.run_peak(*args)
+        return operations / best_seconds(lambda: self.lib.run_peak(*args), 5)
 
     def launch_us(self) -> float:
         return (
@@ -201,11 +213,9 @@ def main() -> None:
         global CLOCK
         CLOCK = time.thread_time
     machine = Machine(build(args.march, args.compiler), args.threads)
-    peaks = [machine.peak_flops(kind) / 1e9 for kind in range(3)]
-    print(
-        f"{args.threads} threads; peak GFLOP/s: f32 {peaks[0]:.0f}, bf16 {peaks[1]:.0f}, "
-        f"int8 {peaks[2]:.0f}; launch {machine.launch_us():.1f} us"
-    )
+    peaks = {math: machine.peak_flops(math) / 1e9 for math in PEAK_BITS}
+    rates = ", ".join(f"{math} {rate:.0f}" for math, rate in peaks.items())
+    print(f"{args.threads} threads; peak Gop/s: {rates}; launch {machine.launch_us():.1f} us")
     (n, k), (pn, pk) = args.decode, args.prefill
     print(
         f"decode [{n}, {k}], prefill {args.rows} rows of [{pn}, {pk}]; read: GB/s beside the kernel"
@@ -221,13 +231,13 @@ def main() -> None:
         many = prefill.seconds(args.rows, args.rounds)
         rate = decode.weights.nbytes / one / 1e9
         flops = 2 * args.rows * pn * pk / many / 1e9
-        peak = peaks[{"f32": 0, "bf16": 1, "int8": 2}[decode.math]]
+        peak = peaks[decode.math]
         print(
             f"{kernel:10} {read:6.1f} {rate:9.1f} {rate / read:8.0%} {eight / one:10.2f} "
             f"{flops:16.0f} {flops / peak:8.0%}",
             flush=True,
         )
-    print_attention(machine, peaks[0], args.rounds)
+    print_attention(machine, peaks["f32"], args.rounds)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             _print_head(device, threads, args)
         for concurrency in args.concurrency:
-            row = _measure(engine, concurrency, args, report, _bandwidth(engine, threads))
+            row = _measure(engine, concurrency, args, report, _bandwidth(engine))
             rows.append(row)
             if not args.json:
                 _print_row(row)
@@ -103,14 +103,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bandwidth(engine: Engine, threads: int) -> float:
+def _bandwidth(engine: Engine) -> float:
     """Bytes a second that the engine's device can move at best, measured now."""
-    from inferc.runtime.bandwidth import read_bandwidth
     from inferc.runtime.executors.cuda import CudaExecutor
 
     if isinstance(engine.executor, CudaExecutor):
         return engine.executor.copy_bandwidth()
-    return read_bandwidth(threads)
+    return engine.executor.measure_limits().bytes_per_second
 
 
 def _kv_bytes(manifest: Manifest, args: argparse.Namespace) -> int:

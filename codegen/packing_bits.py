@@ -17,10 +17,15 @@ def _split(packed: Bytes, axis: int) -> Bytes:
     return halves
 
 
+def _over(low: Bytes, high: Bytes, shift: int) -> Bytes:
+    """``high`` moved up, above ``low``."""
+    both: Bytes = np.bitwise_or(low, np.left_shift(high, np.uint8(shift)))
+    return both
+
+
 def _join(halves: Bytes) -> Bytes:
     """Bytes of lower halves ``[..., 0, :]`` and upper halves ``[..., 1, :]``."""
-    packed: Bytes = np.bitwise_or(halves[..., 0, :], np.left_shift(halves[..., 1, :], 4))
-    return packed
+    return _over(halves[..., 0, :], halves[..., 1, :], 4)
 
 
 def _bits(run: Bytes) -> Bytes:
@@ -50,8 +55,7 @@ def pairs_decode(run: Bytes) -> Bytes:
     """The reverse of :func:`pairs_encode`."""
     lead = run.shape[:-1]
     e = _split(run.reshape(*lead, -1, 16), -1).reshape(*lead, -1, 2)
-    packed: Bytes = np.bitwise_or(e[..., 0], np.left_shift(e[..., 1], 4))
-    return packed
+    return _over(e[..., 0], e[..., 1], 4)
 
 
 def less_128(run: Bytes) -> Bytes:
@@ -169,12 +173,6 @@ def _q6_low_elements(run: Bytes) -> Bytes:
     lead = run.shape[:-1]
     halves = run.reshape(*lead, 2, 1, 64)
     return _split(halves, -2).reshape(*lead, 256)
-
-
-def _over(low: Bytes, high: Bytes, shift: int) -> Bytes:
-    """``high`` moved up, above ``low``."""
-    both: Bytes = np.bitwise_or(low, np.left_shift(high, np.uint8(shift)))
-    return both
 
 
 def q6_encode(run: Bytes) -> Bytes:

@@ -31,12 +31,19 @@ def measure_limits(
     library: StepLibrary, *, total_bytes: int = 256 << 20, runs: int = 5
 ) -> StepLimits:
     """Medians over `runs`. The bytes should be many times those of the last cache."""
-    data = np.ones(total_bytes // 4, np.float32)
     rates = {"f32": _median(lambda: library.flops_per_second(_ROUNDS), runs)}
     if library.measures_integers:
         for name, bits in _INTEGERS.items():
             rates[name] = _median(partial(library.integers_per_second, bits, _ROUNDS), runs)
-    return StepLimits(_median(lambda: library.read_bandwidth(data), runs), rates)
+    return StepLimits(measure_bandwidth(library, total_bytes=total_bytes, runs=runs), rates)
+
+
+def measure_bandwidth(
+    library: StepLibrary, *, total_bytes: int = 256 << 20, runs: int = 5
+) -> float:
+    """Its bytes a second alone."""
+    data = np.ones(total_bytes // 4, np.float32)
+    return _median(lambda: library.read_bandwidth(data), runs)
 
 
 def _median(measure: Callable[[], float], runs: int) -> float:

@@ -109,7 +109,7 @@ def _bandwidth(engine: Engine) -> float:
 
     if isinstance(engine.executor, CudaExecutor):
         return engine.executor.copy_bandwidth()
-    return engine.executor.measure_limits().bytes_per_second
+    return engine.executor.read_bandwidth()
 
 
 def _kv_bytes(manifest: Manifest, args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from inferc.runtime.plan import Plan
 from inferc.runtime.pool_choice import DEFAULT_POOL, PoolChoice
 from inferc.runtime.state_slots import state_slots
 from inferc.runtime.step_inputs import Ints, StepInputs, StepShape, check_limits
-from inferc.runtime.step_limits import StepLimits, measure_limits
+from inferc.runtime.step_limits import StepLimits, measure_bandwidth, measure_limits
 from inferc.runtime.step_profile import Listener, StepProfile
 from inferc.runtime.target_choice import select_target
 
@@ -108,6 +108,10 @@ class CpuExecutor:
     def measure_limits(self) -> StepLimits:
         """What the workers can read and compute at best, measured now."""
         return measure_limits(self._library)
+
+    def read_bandwidth(self) -> float:
+        """Bytes a second that the workers can read at best, measured now."""
+        return measure_bandwidth(self._library)
 
     @property
     def finds_greedy(self) -> bool:
